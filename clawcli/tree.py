@@ -12,6 +12,7 @@ Shapes: T tokens, K segments.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,6 +94,28 @@ class Forest:
             segment = int(self.segment_parents[segment])
         return path[::-1]
 
+    def row(self, segment: int, start: int = 0) -> np.ndarray:
+        """Tokens of the row that ends with a segment, from a depth on.
+
+        Args:
+            segment: the segment at whose end the row ends.
+            start: depth of the first token; 0 gives the whole row.
+
+        Returns:
+            int32 tokens.
+
+        Example:
+            >>> forest = Forest(np.int32([5, 6, 7, 8]), np.int32([0, 2, 3]), np.int32([-1, 0, 0]))
+            >>> forest.row(2).tolist(), forest.row(2, 1).tolist()
+            ([5, 6, 8], [6, 8])
+        """
+        pieces = []
+        for k in self.path(segment):
+            is_last = k + 1 == len(self.segment_starts)
+            end = len(self.token_ids) if is_last else self.segment_starts[k + 1]
+            pieces.append(self.token_ids[self.segment_starts[k] : end])
+        return np.concatenate(pieces)[start:]
+
     def span(self, segment: int, start: int, end: int) -> np.ndarray:
         """Flat positions of a run of tokens on the path that ends in one segment.
 
@@ -140,3 +163,52 @@ def separate(rows: list[np.ndarray]) -> Forest:
         starts.astype(np.int32),
         np.full(len(rows), -1, np.int32),
     )
+
+
+def from_sorted(tails: Sequence[np.ndarray], lcps: np.ndarray) -> tuple[Forest, np.ndarray]:
+    """Merge rows that stand in lexicographic order into the forest without a repeated prefix.
+
+    A row adds a run of tokens below its longest common prefix with the row before. The runs, one
+    after another, are the forest's tokens in depth-first pre-order; what is left is to cut each
+    run where a later row branches off. No segment is empty, no two siblings start alike, and the
+    number of tokens is the sum of the tails.
+
+    Args:
+        tails: int32 arrays [R]: each row without its first lcps[r] tokens. Rows must be in
+            ascending order, a prefix before its extension; equal rows have an empty tail.
+        lcps: int [R], tokens that each row shares with the row before; 0 for the first.
+
+    Returns:
+        The forest and int32 [R]: the segment at whose end each row ends.
+
+    Raises:
+        ValueError: a row is empty, or a tail is empty though the row before is longer.
+    """
+    sizes = np.array([len(tail) for tail in tails], np.int64)
+    starts = np.cumsum(sizes) - sizes
+    begins, ends = lcps.tolist(), (lcps + sizes).tolist()
+    runs: list[int] = []  # rows that own the current path, from the root down
+    hosts = np.full(len(tails), -1, np.int64)  # flat place of the token that a run continues
+    for row, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        if end == 0 or (begin == end and end != (ends[row - 1] if row else 0)):
+            raise ValueError(f"row {row} is empty or out of order")
+        if begin == end:  # the row before once more
+            continue
+        while runs and begins[runs[-1]] >= begin:
+            runs.pop()
+        if runs:
+            host = runs[-1]
+            hosts[row] = starts[host] + begin - begins[host] - 1
+        runs.append(row)
+    new = sizes > 0
+    inner = hosts[new & (hosts >= 0)]
+    segment_starts = np.unique(np.concatenate([starts[new], inner + 1]).astype(np.int64))
+    tokens = np.concatenate(tails).astype(np.int32) if len(tails) else np.zeros(0, np.int32)
+    continued = segment_starts - 1
+    at_run = np.searchsorted(segment_starts, starts[new])
+    continued[at_run] = hosts[new]
+    parents = np.searchsorted(segment_starts, continued, side="right") - 1
+    # an equal row ends where the run before it ends: starts + sizes is the same place for both
+    last = np.searchsorted(segment_starts, starts + sizes - 1, side="right") - 1
+    forest = Forest(tokens, segment_starts.astype(np.int32), parents.astype(np.int32))
+    return forest, last.astype(np.int32)

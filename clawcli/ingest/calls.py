@@ -1,0 +1,246 @@
+"""Calls: what a log format makes of its records, before anything is linked.
+
+A format turns one record into calls (or a Fate that says why none came of it). A call has the
+state that the model saw as a slice of a History, and one Choice per answer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from clawcli import messages
+from clawcli.messages import Message, ToolCall
+
+
+class Fate(Exception):  # noqa: N818 - an outcome of a record, not an error of the program
+    """A record that gives no step: rejected, failed_call, ignored or duplicate, and why."""
+
+    def __init__(self, fate: str, reason: str, detail: str, **known: Any) -> None:
+        """Keep the fate, a stable reason code, the detail in words, and task_id, trial, reward."""
+        super().__init__(detail)
+        self.fate, self.reason, self.detail, self.known = fate, reason, detail, known
+
+
+@dataclass(slots=True)
+class Digested:
+    """A message with its two digests, made once per distinct raw message."""
+
+    message: Message
+    exact: bytes
+    loose: bytes
+    loss_weight: float | None = None
+
+
+class MessageCache:
+    """Decodes each distinct raw message once; logs repeat the whole history in every request."""
+
+    def __init__(self) -> None:
+        self._by_raw: dict[bytes, Digested] = {}
+
+    def get(self, raw: msgspec.Raw) -> Digested:
+        """Decode one message.
+
+        Raises:
+            Fate: it is not an object with a role.
+        """
+        key = bytes(raw)
+        if (known := self._by_raw.get(key)) is None:
+            known = self._by_raw[key] = _digest(key)
+        return known
+
+
+@dataclass(slots=True)
+class History:
+    """Messages of a conversation (without the leading system text) and their chained hashes."""
+
+    items: list[Digested] = field(default_factory=list)
+    exact: list[bytes] = field(default_factory=lambda: [messages.EMPTY_CHAIN])
+    loose: list[bytes] = field(default_factory=lambda: [messages.EMPTY_CHAIN])
+
+    def append(self, item: Digested) -> None:
+        """Add a message at the end."""
+        self.items.append(item)
+        self.exact.append(messages.extend(self.exact[-1], item.exact))
+        self.loose.append(messages.extend(self.loose[-1], item.loose))
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer of a call: the action, and what the engine logged about its tokens."""
+
+    action: Digested
+    index: int = 0
+    finish_reason: str = "unknown"
+    finish_reason_raw: str | None = None
+    response_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Call:
+    """One LLM call with everything that its log says about it; null = not logged."""
+
+    history: History
+    num_messages: int
+    """The state is history.items[:num_messages]."""
+    choices: list[Choice]
+    system: str = ""
+    tools: str | None = None
+    """JSON list of tool schemas; null = not logged."""
+    native_id: str | None = None
+    ordinal: int = 0
+    """Number of the call in its record."""
+    follows: int | None = None
+    """Ordinal of the call in the same record that this one continues: an explicit key."""
+    trajectory_key: str | None = None
+    task_id: str | None = None
+    trial: int | None = None
+    agent: str | None = None
+    reward: float | None = None
+    trajectory_reward: float | None = None
+    terminated: bool | None = None
+    truncated: bool | None = None
+    is_last: bool | None = None
+    final_observation: list[Message] | None = None
+    model: str | None = None
+    policy: str | None = None
+    policy_version: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    sampling: dict[str, Any] | None = None
+    tokenizer: str | None = None
+    prompt_ids: list[int] | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    latency_s: float | None = None
+    cost_usd: float | None = None
+    started_at: float | None = None
+    """Seconds since the epoch."""
+    ended_at: float | None = None
+    state_kind: str = "full"
+    loss_weight: float = 1.0
+    warnings: list[str] = field(default_factory=list)
+    metadata: dict[str, Any] | None = None
+    # filled by the pipeline
+    source_uid: str = ""
+    source_path: str = ""
+    record: int = 0
+    offset: int = 0
+    log_format: str = ""
+
+
+def digested(message: Message, loss_weight: float | None = None) -> Digested:
+    """Compute both digests of a message."""
+    return Digested(message, messages.digest(message), messages.loose_digest(message), loss_weight)
+
+
+def _digest(raw: bytes) -> Digested:
+    value = msgspec.json.decode(raw)
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        raise Fate("rejected", "bad_message", "a message is not an object with a role")
+    return digested(to_message(value), number(value.get("weight")))
+
+
+def to_message(value: dict[str, Any]) -> Message:
+    """Read a message in the OpenAI chat form; ids, order and argument strings as logged."""
+    content, parts = messages.content_and_parts(value.get("content"))
+    calls = [_tool_call(call) for call in value.get("tool_calls") or () if isinstance(call, dict)]
+    if isinstance(legacy := value.get("function_call"), dict):
+        calls.append(_tool_call({"function": legacy}))
+    if content == "" and isinstance(refusal := value.get("refusal"), str):
+        content = refusal
+    return Message(
+        role=value["role"],
+        content=content,
+        parts=parts,
+        tool_calls=tuple(calls) or None,
+        tool_call_id=text(value.get("tool_call_id")),
+        name=text(value.get("name")),
+        reasoning=text(value.get("reasoning_content")) or text(value.get("reasoning")) or None,
+    )
+
+
+def _tool_call(call: dict[str, Any]) -> ToolCall:
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
+    arguments = function.get("arguments")
+    if arguments is None:
+        arguments = ""
+    elif not isinstance(arguments, str):
+        arguments = json.dumps(arguments, sort_keys=True, ensure_ascii=False)
+    return ToolCall(
+        id=text(call.get("id")) or None,
+        name=text(function.get("name")),
+        arguments=arguments,
+        arguments_valid=_is_object(arguments),
+    )
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+def split_system(items: list[Digested]) -> tuple[str, list[Digested]]:
+    """Take the one leading system or developer text off a list of messages."""
+    if items and items[0].message.role in ("system", "developer"):
+        system = messages.text_of(items[0].message)
+        if system is not None:
+            return system, items[1:]
+    return "", items
+
+
+def history_of(items: list[Digested]) -> History:
+    """Chain the hashes of a list of messages."""
+    history = History()
+    for item in items:
+        history.append(item)
+    return history
+
+
+def text(value: Any) -> str | None:
+    """Return a string as it is, a number as its text, null for everything else."""
+    if isinstance(value, bool):
+        return None
+    return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else None
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number; bools count as 0 and 1, numeric strings as numbers, else null."""
+    try:
+        result = float(value) if isinstance(value, bool | int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return result if math.isfinite(result) else None
+
+
+def integer(value: Any) -> int | None:
+    """Return a whole number that fits 64 bits, else null."""
+    result = value if isinstance(value, int) and not isinstance(value, bool) else None
+    if result is None and (parsed := number(value)) is not None and parsed.is_integer():
+        result = int(parsed)
+    return result if result is not None and -(2**63) <= result < 2**63 else None
+
+
+def seconds(value: Any) -> float | None:
+    """Read a time: seconds (or milliseconds) since the epoch, or ISO 8601; else null."""
+    if isinstance(value, str):
+        try:
+            parsed = datetime.fromisoformat(value)
+        except ValueError:
+            return number(value)
+        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+    result = number(value)
+    # past the year 5138 in seconds: the log counts milliseconds
+    return result / 1000 if result is not None and result > 1e11 else result

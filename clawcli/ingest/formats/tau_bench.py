@@ -1,0 +1,39 @@
+"""tau-bench result files: one JSON array, one element per attempt.
+
+An element holds task_id, trial, reward, info and traj, the messages of the attempt. Tool schemas
+are not logged, so the state is partial. Task ids are small integers that other benchmarks use too:
+the key of an attempt is scoped by its source.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clawcli.ingest.calls import Call, MessageCache
+from clawcli.ingest.formats import transcript
+
+NAME = "tau_bench"
+
+
+def why_not(record: dict[str, Any]) -> str | None:
+    """Say why a record is none of this format; None where it is one."""
+    missing = [key for key in ("task_id", "traj") if key not in record]
+    return f"no {' and no '.join(missing)}" if missing else None
+
+
+def calls(raw: bytes, cache: MessageCache) -> list[Call]:
+    """Turn one attempt into its calls.
+
+    Raises:
+        Fate: the attempt is empty or damaged.
+    """
+    plain, messages = transcript.open_attempt(raw, "traj")
+    task_id, trial = plain.get("task_id"), plain.get("trial")
+    return transcript.cut(
+        messages,
+        cache,
+        plain=plain,
+        own_keys=frozenset(),
+        trajectory_key=None if task_id is None else f"{task_id}/{trial}",
+        state_kind="partial",
+    )

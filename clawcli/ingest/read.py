@@ -1,0 +1,193 @@
+"""Find sources and cut their bytes into records.
+
+A source is a file, a compressed file, or standard input. Its bytes are JSON lines, one JSON array
+(each element is a record) or one JSON document. Lines end with \\n alone: U+2028 and its kin are
+legal inside JSON strings, and cutting there loses sessions.
+"""
+
+from __future__ import annotations
+
+import glob
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from clawcli.errors import DataError, NotFoundError, StoreError
+
+_SUFFIXES = (".json", ".jsonl", ".ndjson")
+_COMPRESSED = (".gz", ".zst")
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Source:
+    """The uncompressed bytes of one source."""
+
+    path: str
+    """As given or found; "-" is standard input."""
+    data: bytes
+    problem: str | None = None
+    """Why the source could not be read through; what came before is in data."""
+
+    @property
+    def name(self) -> str:
+        """File name without a compression suffix: the part of a path that identity rests on."""
+        name = Path(self.path).name
+        return name.removesuffix(".gz").removesuffix(".zst")
+
+
+@dataclass(slots=True)
+class Record:
+    """One record of a source, not yet decoded."""
+
+    ordinal: int
+    offset: int
+    raw: bytes | msgspec.Raw
+
+
+@dataclass(slots=True)
+class Records:
+    """A source cut into records."""
+
+    container: str
+    """lines, array or document."""
+    records: list[Record] = field(default_factory=list)
+    pending: Record | None = None
+    """A last line that is cut off: the file may still grow."""
+
+
+def find(inputs: Sequence[str]) -> list[str]:
+    """List the paths that inputs name, in order and without repeats.
+
+    Folders give the files below them that end in .json, .jsonl or .ndjson, also with .gz or .zst.
+
+    Raises:
+        NotFoundError: an input names nothing.
+    """
+    found: dict[str, None] = {}
+    for text in inputs:
+        for path in _expand(text):
+            found.setdefault(path)
+    return list(found)
+
+
+def _expand(text: str) -> list[str]:
+    if text == "-":
+        return ["-"]
+    path = Path(text)
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.is_file() and _is_log(p))
+        if not files:
+            raise NotFoundError(
+                f"{text} holds no log.", f"Logs end in {', '.join(_SUFFIXES)}, also with .gz, .zst."
+            )
+        return [str(p) for p in files]
+    if path.exists():
+        return [text]
+    if matches := sorted(glob.glob(text, recursive=True)):  # noqa: PTH207 - Path.glob takes no absolute pattern
+        return [match for match in matches if Path(match).is_file()]
+    raise NotFoundError(f"{text} does not exist.", "Check the path.")
+
+
+def _is_log(path: Path) -> bool:
+    name = path.name
+    for suffix in _COMPRESSED:
+        name = name.removesuffix(suffix)
+    return name.endswith(_SUFFIXES) and not name.startswith(".")
+
+
+def read(path: str) -> Source:
+    """Read a source and undo its compression, which is known by its first bytes.
+
+    A stream that breaks off gives what came before and a problem, never a silent half.
+
+    Raises:
+        StoreError: the file cannot be opened.
+    """
+    try:
+        handle = sys.stdin.buffer if path == "-" else Path(path).open("rb")
+        with handle:
+            head = handle.read(4)
+            rest = handle.read()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.", "Check the file.") from error
+    data = head + rest
+    kind = next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None)
+    return Source(path, data) if kind is None else _decompress(path, data, kind)
+
+
+def _decompress(path: str, data: bytes, kind: str) -> Source:
+    chunks = []
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), kind) as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                chunks.append(chunk)
+    except OSError as error:
+        reason = str(error).strip().splitlines()[0]
+        return Source(path, b"".join(chunks), f"{path}: the {kind} stream breaks off: {reason}")
+    return Source(path, b"".join(chunks))
+
+
+def split(source: Source) -> Records:
+    """Cut a source into records.
+
+    Raises:
+        DataError: it is one JSON array or document and not complete.
+    """
+    data = source.data
+    start = len(data) - len(data.removeprefix(b"\xef\xbb\xbf").lstrip())
+    if data[start : start + 1] == b"[":
+        return Records("array", _elements(source, start))
+    lines = list(_lines(data))
+    if len(lines) != 1 and lines and not any(_decodes(raw) for _, raw in lines[:20]):
+        # one document over several lines, as pretty-printers write it
+        if _decodes(data[start:]):
+            return Records("document", [Record(0, start, data[start:].strip())])
+        if data[start : start + 1] == b"{" and lines[0][1].strip() == b"{":
+            raise DataError(f"{source.path} is one JSON document that is not complete.", "Log it again.")
+    if len(lines) == 1 and not data.endswith(b"\n") and _decodes(lines[0][1]):
+        return Records("document", [Record(0, lines[0][0], lines[0][1])])
+    records = [Record(i, offset, raw) for i, (offset, raw) in enumerate(lines)]
+    pending = None
+    if records and not data.endswith(b"\n") and not _decodes(records[-1].raw):
+        pending = records.pop()
+    return Records("lines", records, pending)
+
+
+def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    for line in data.split(b"\n"):
+        content = line.removeprefix(b"\xef\xbb\xbf") if offset == 0 else line
+        content = content.strip(b"\r\0 \t")
+        if content:
+            yield offset, content
+        offset += len(line) + 1
+
+
+def _elements(source: Source, start: int) -> list[Record]:
+    try:
+        elements = msgspec.json.decode(source.data[start:], type=list[msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DataError(
+            f"{source.path} is one JSON array that is not complete: {error}.", "Log it again."
+        ) from error
+    records, position = [], start
+    for ordinal, element in enumerate(elements):
+        raw = bytes(element)
+        position = source.data.index(raw, position)
+        records.append(Record(ordinal, position, raw))
+        position += len(raw)
+    return records
+
+
+def _decodes(raw: bytes | msgspec.Raw) -> bool:
+    try:
+        msgspec.json.decode(raw, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True

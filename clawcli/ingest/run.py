@@ -1,0 +1,329 @@
+"""Ingest: logs to a step table, each record with one fate.
+
+Sources are read, their records decoded into calls by the format that fits, all calls of the run
+linked, and the new rows committed at once; the commit info names the sources with the hash of
+their bytes, so that a second run over the same files adds nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from clawcli import schema
+from clawcli.errors import ClawError, DataError
+from clawcli.ingest import chain, formats, read, rows
+from clawcli.ingest.calls import Call, Fate, MessageCache
+from clawcli.messages import hash128
+from clawcli.store import location, table
+
+logger = logging.getLogger(__name__)
+
+_SAMPLES = 20
+FATES = ("used", "duplicate", "failed_call", "ignored", "pending", "rejected")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IngestConfig:
+    """What to read and where to put it."""
+
+    inputs: tuple[str, ...]
+    """Files, folders, globs, or - for standard input."""
+    output: str
+    """Data directory; appended to if it exists."""
+    dry_run: bool = False
+    """Read and check all, write nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IngestReport:
+    """Counts of this run; *_total of the data directory."""
+
+    files_read: int
+    files_unchanged: int
+    bytes_read: int
+    records: int
+    records_by_fate: dict[str, int]
+    steps: int
+    steps_changed: int
+    steps_total: int
+    trajectories: int
+    trajectories_total: int
+    trajectories_empty: int
+    rejects: int
+    rejects_by_reason: dict[str, int]
+    warnings_by_code: dict[str, int]
+    steps_by_format: dict[str, int]
+    table_version: int | None
+    problems: tuple[str, ...] = ()
+    """Sources that could not be read through, one sentence each; the rest was committed."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """What a run has gathered so far."""
+
+    known: dict[str, dict[str, Any]]
+    """Sources of earlier commits by source_uid."""
+    calls: list[Call] = field(default_factory=list)
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    fates: Counter[str] = field(default_factory=Counter)
+    unused: list[dict[str, Any]] = field(default_factory=list)
+    warnings: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    files_unchanged: int = 0
+    bytes_read: int = 0
+
+
+def ingest(config: IngestConfig) -> IngestReport:
+    """Read logs into the step table of a data directory.
+
+    Raises:
+        NotFoundError: an input names nothing.
+        DataError: no source could be read at all; where only some could not, they are in
+            IngestReport.problems.
+        StoreError: the output cannot be written.
+    """
+    paths = read.find(config.inputs)
+    place = location.parse(config.output)
+    if place.version is not None:
+        raise DataError(f"{config.output} names a version.", "A version cannot be written to.")
+    if place.path.exists() and any(place.path.iterdir()) and not table.exists(place.steps):
+        raise DataError(
+            f"{place.path} is there, but is no data directory.", "Choose another --output."
+        )
+    run = _Run(_known_sources(place))
+    for path in paths:
+        try:
+            _take(path, run)
+        except ClawError as error:
+            if len(paths) == 1:
+                raise
+            run.problems.append(str(error))
+    if run.problems and not run.sources and not run.files_unchanged:
+        raise DataError(
+            f"None of {len(paths):,} sources could be read. {run.problems[0]}",
+            "Correct or leave out what is named.",
+        )
+    return _commit(config, place, run)
+
+
+def _known_sources(place: location.Location) -> dict[str, dict[str, Any]]:
+    return {
+        source["source_uid"]: source
+        for info in table.history(place.steps)
+        for source in info.get("sources", ())
+    }
+
+
+def _take(path: str, run: _Run) -> None:
+    """Read one source into calls, or count it as unchanged."""
+    source = read.read(path)
+    run.bytes_read += len(source.data)
+    if not source.data.strip(b"\0 \t\r\n"):
+        run.warnings["empty_source"] += 1
+        logger.warning("%s is empty: it holds no record.", path)
+        return
+    records = read.split(source)
+    module = formats.detect(path, _samples(records))
+    uid = _source_uid(source, records)
+    consumed = source.data[: records.pending.offset] if records.pending else source.data
+    entry = {
+        "source_uid": uid,
+        "path": path,
+        "bytes": len(consumed),
+        "blake2b": hash128(consumed),
+    }
+    known = run.known.get(uid)
+    if known is not None:
+        if known["blake2b"] == entry["blake2b"]:
+            run.files_unchanged += 1
+            return
+        raise DataError(
+            f"{path} was ingested before (as {known['path']}, {known['bytes']:,} bytes) and has "
+            f"changed since ({entry['bytes']:,} bytes now).",
+            "Ingest it into a new data directory.",
+        )
+    # a second copy in the same run is as good as unchanged
+    run.known[uid] = entry
+    run.sources.append(entry)
+    _decode(source, records, module, uid, run)
+    if source.problem:
+        run.problems.append(f"{source.problem}. The {len(records.records):,} records before were kept.")
+
+
+def _samples(records: read.Records) -> list[Any]:
+    samples = []
+    for record in records.records[:_SAMPLES]:
+        try:
+            samples.append(msgspec.json.decode(record.raw))
+        except (msgspec.DecodeError, RecursionError):
+            continue
+    return samples
+
+
+def _source_uid(source: read.Source, records: read.Records) -> str:
+    """Identify a source by its name and what it began with, however much is appended later."""
+    first = bytes(records.records[0].raw) if records.records else b""
+    if records.container == "document":
+        try:
+            document = msgspec.json.decode(first, type=dict[str, msgspec.Raw])
+            items = msgspec.json.decode(document.get("messages", b"[]"), type=list[msgspec.Raw])
+            first = bytes(items[0]) if items else first
+        except msgspec.DecodeError:
+            pass
+    return hash128(first, source.name)
+
+
+def _decode(
+    source: read.Source, records: read.Records, module: ModuleType, uid: str, run: _Run
+) -> None:
+    cache = MessageCache()
+    for record in records.records:
+        try:
+            calls = module.calls(bytes(record.raw), cache)
+        except Fate as fate:
+            _set_aside(run, source, module, uid, record, fate)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            fate = Fate("rejected", "bad_json", f"the record is not JSON: {error}")
+            _set_aside(run, source, module, uid, record, fate)
+        else:
+            run.fates["used"] += 1
+            for call in calls:
+                call.source_uid, call.source_path = uid, source.path
+                call.record, call.offset = record.ordinal, record.offset
+                call.log_format = module.NAME
+            run.calls.extend(calls)
+    if records.pending is not None:
+        run.warnings["truncated_tail"] += 1
+        fate = Fate("pending", "truncated_tail", "the last line is cut off")
+        _set_aside(run, source, module, uid, records.pending, fate)
+
+
+def _set_aside(
+    run: _Run,
+    source: read.Source,
+    module: ModuleType,
+    uid: str,
+    record: read.Record,
+    fate: Fate,
+) -> None:
+    run.fates[fate.fate] += 1
+    run.unused.append(
+        {
+            "source_uid": uid,
+            "source_path": source.path,
+            "source_offset": record.offset,
+            "log_format": module.NAME,
+            "fate": fate.fate,
+            "reason": fate.reason,
+            "detail": fate.detail,
+            **fate.known,
+            "first_bytes": bytes(record.raw)[:200].decode(errors="replace"),
+        }
+    )
+
+
+def _commit(config: IngestConfig, place: location.Location, run: _Run) -> IngestReport:
+    before, trajectories_before = _present(place)
+    steps = _distinct(chain.make_steps(run.calls), before, run)
+    trajectories = chain.link(steps)
+    new = rows.build(trajectories)
+    for codes in new["warnings"].to_pylist():
+        run.warnings.update(codes or ())
+    version = None
+    if not config.dry_run:
+        version = _write(config, place, run, new)
+    rejected = Counter(row["reason"] for row in run.unused if row["fate"] == "rejected")
+    formats_seen = Counter(new["log_format"].to_pylist())
+    return IngestReport(
+        files_read=len(run.sources),
+        files_unchanged=run.files_unchanged,
+        bytes_read=run.bytes_read,
+        records=run.fates.total(),
+        records_by_fate={fate: run.fates[fate] for fate in FATES},
+        steps=new.num_rows,
+        steps_changed=0,
+        steps_total=len(before) + new.num_rows,
+        trajectories=len(trajectories),
+        trajectories_total=trajectories_before + len(trajectories),
+        trajectories_empty=rejected["empty_trajectory"],
+        rejects=run.fates["rejected"],
+        rejects_by_reason=dict(sorted(rejected.items())),
+        warnings_by_code=dict(sorted(run.warnings.items())),
+        steps_by_format=dict(sorted(formats_seen.items())),
+        table_version=version,
+        problems=tuple(run.problems),
+    )
+
+
+def _present(place: location.Location) -> tuple[set[str], int]:
+    if not table.exists(place.steps):
+        return set(), 0
+    known = table.read(place, columns=["step_uid", "trajectory_uid"])
+    trajectories = set(known["trajectory_uid"].to_pylist())
+    return set(known["step_uid"].to_pylist()), len(trajectories)
+
+
+def _distinct(steps: Sequence[chain.Step], before: set[str], run: _Run) -> list[chain.Step]:
+    """Keep each step once; a record all of whose steps are known is a duplicate."""
+    seen: set[str] = set(before)
+    kept = []
+    fresh: dict[tuple[str, int], bool] = {}
+    for step in steps:
+        record = (step.call.source_uid, step.call.record)
+        is_new = step.uid not in seen
+        fresh[record] = fresh.get(record, False) or is_new
+        if is_new:
+            seen.add(step.uid)
+            kept.append(step)
+    repeated = {record for record, is_new in fresh.items() if not is_new}
+    run.fates["used"] -= len(repeated)
+    run.fates["duplicate"] += len(repeated)
+    for step in steps:
+        record = (step.call.source_uid, step.call.record)
+        if record in repeated:
+            repeated.discard(record)
+            run.unused.append(
+                {
+                    "source_uid": step.call.source_uid,
+                    "source_path": step.call.source_path,
+                    "source_offset": step.call.offset,
+                    "log_format": step.call.log_format,
+                    "fate": "duplicate",
+                    "reason": "same_call",
+                    "detail": f"the same call is stored as step {step.uid}",
+                    "task_id": step.call.task_id,
+                    "trial": step.call.trial,
+                }
+            )
+    return kept
+
+
+def _write(
+    config: IngestConfig, place: location.Location, run: _Run, new: pa.Table
+) -> int | None:
+    if not run.sources:
+        return table.open_table(place.steps).version() if table.exists(place.steps) else None
+    info = {"command": "ingest", "inputs": list(config.inputs), "sources": run.sources}
+    place.path.mkdir(parents=True, exist_ok=True)
+    known = {
+        (row["source_uid"], row["source_offset"])
+        for row in table.read(place, "rejects").to_pylist()
+    }
+    # rejects go first: a run that dies in between writes them no second time
+    unused = [r for r in run.unused if (r["source_uid"], r["source_offset"]) not in known]
+    if unused:
+        rejects = pa.Table.from_pylist(unused, schema=schema.arrow_schema(schema.REJECTS))
+        table.append(Path(place.rejects), rejects, info={"command": "ingest"})
+    return table.append(
+        Path(place.steps), new, info=info, partition_by=schema.PARTITION_COLUMNS
+    )

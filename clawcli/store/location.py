@@ -1,0 +1,60 @@
+"""Names of data directories: data, data@3."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from clawcli.errors import DataError, NotFoundError
+
+STEPS = "steps"
+REJECTS = "rejects"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A data directory and, where one was named, a version of its step table."""
+
+    path: Path
+    version: int | None = None
+
+    @property
+    def steps(self) -> Path:
+        """Directory of the step table."""
+        return self.path / STEPS
+
+    @property
+    def rejects(self) -> Path:
+        """Directory of the table of records that gave no step."""
+        return self.path / REJECTS
+
+
+def parse(text: str) -> Location:
+    """Read a location as users type it.
+
+    Example:
+        >>> parse("runs/data@3")
+        Location(path=PosixPath('runs/data'), version=3)
+    """
+    if (match := re.fullmatch(r"(.+)@(\d+)", text)) and not Path(text).exists():
+        return Location(Path(match[1]), int(match[2]))
+    return Location(Path(text))
+
+
+def existing(text: str) -> Location:
+    """Read a location that must hold a step table.
+
+    Raises:
+        NotFoundError: nothing is there.
+        DataError: what is there is no data directory.
+    """
+    location = parse(text)
+    if not location.path.exists():
+        raise NotFoundError(f"{location.path} does not exist.", "claw ingest makes a data directory.")
+    if not (location.steps / "_delta_log").is_dir():
+        raise DataError(
+            f"{location.path} is not a data directory: it has no step table.",
+            "claw ingest and claw curate make one.",
+        )
+    return location

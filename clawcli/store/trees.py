@@ -1,0 +1,116 @@
+"""Write and read token trees: nodes and paths in Parquet, the tokenizer beside them.
+
+A tree artefact holds every distinct prefix once (nodes) and, per step, where its row ends and what
+is trained of it (paths). prefix/ writes, export/ and `claw verify` read.
+
+    nodes/part-00000.parquet    schema.NODES in depth-first pre-order
+    paths/part-00000.parquet    schema.PATHS in the order of the step table
+    tokenizer.json              the tokenizer whose ids these are
+    manifest.json               counts, hashes of vocabulary and template, proof
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clawcli import schema
+from clawcli.errors import VerifyError
+from clawcli.store import artefact, tokenizers
+from clawcli.store.shards import int_lists
+from clawcli.tree import Forest
+
+KIND = "tree"
+NODES_FILE = "nodes/part-00000.parquet"
+PATHS_FILE = "paths/part-00000.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A token tree in memory: node k of the files is segment k of the forest."""
+
+    path: Path
+    manifest: dict[str, Any]
+    forest: Forest
+    paths: pa.Table
+    """schema.PATHS, one row per step."""
+
+    def end_nodes(self) -> np.ndarray:
+        """int32 [paths]: the node at whose end each path's row ends."""
+        return self.paths["end_node_id"].to_numpy()
+
+
+def row_hash(row: np.ndarray) -> str:
+    """Hash a row's tokens: blake2b-128 hex of its little-endian int32 bytes."""
+    return hashlib.blake2b(row.astype("<i4").tobytes(), digest_size=16).hexdigest()
+
+
+def write(
+    directory: Path, forest: Forest, paths: pa.Table, tokenizer: tokenizers.Tokenizer
+) -> None:
+    """Write the files of a tree into an artefact's directory; the manifest is the caller's.
+
+    Args:
+        directory: the draft's directory.
+        forest: one segment per node.
+        paths: schema.PATHS.
+        tokenizer: whose tokenizer.json is copied.
+    """
+    ends = forest.segment_ends
+    count = len(ends)
+    nodes = pa.table(
+        {
+            "node_id": pa.array(np.arange(count, dtype=np.int32)),
+            "parent_id": pa.array(forest.segment_parents),
+            "depth": pa.array(forest.segment_depths()),
+            "token_ids": int_lists(
+                [forest.token_ids[forest.segment_starts[k] : ends[k]] for k in range(count)]
+            ),
+        },
+        schema=schema.arrow_schema(schema.NODES),
+    )
+    options: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
+    for name, table, more in (
+        (NODES_FILE, nodes, {"use_dictionary": False}),
+        (PATHS_FILE, paths, {}),
+    ):
+        target = directory / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, target, **options, **more)
+    tokenizer.to_file(directory / tokenizers.FILE)
+
+
+def read(path: Path) -> Tree:
+    """Read a tree artefact.
+
+    Raises:
+        NotFoundError: the directory is missing.
+        DataError: it is no finished artefact, or of another kind.
+        VerifyError: its nodes are not in depth-first pre-order, or a file is missing.
+    """
+    manifest = artefact.read_manifest(path, kind=KIND)
+    try:
+        nodes = pq.read_table(path / NODES_FILE, schema=schema.arrow_schema(schema.NODES))
+        paths = pq.read_table(path / PATHS_FILE, schema=schema.arrow_schema(schema.PATHS))
+    except (OSError, pa.ArrowException) as error:
+        raise VerifyError(f"{path} cannot be read: {error}.", "Merge again.") from error
+    lists = nodes["token_ids"].combine_chunks()
+    starts = lists.offsets.to_numpy()
+    tokens = lists.values.to_numpy()[starts[0] : starts[-1]] if len(nodes) else np.zeros(0)
+    forest = Forest(
+        tokens.astype(np.int32),
+        (starts[:-1] - starts[0]).astype(np.int32) if len(nodes) else np.zeros(0, np.int32),
+        nodes["parent_id"].to_numpy().astype(np.int32),
+    )
+    place = np.arange(len(nodes))
+    if not np.array_equal(nodes["node_id"].to_numpy(), place) or not np.all(
+        forest.segment_parents < place
+    ):
+        raise VerifyError(f"{path}: nodes are not in depth-first pre-order.", "Merge again.")
+    return Tree(path, manifest, forest, paths)
