@@ -146,12 +146,15 @@ def count_reasons(objective: Objective, facts: Iterable[Facts]) -> Counter[Reaso
     return Counter(reason for each in facts for reason in reasons(objective, each))
 
 
-def refuse_off_policy(counts: Mapping[Reason, int], steps: int) -> None:
+def refuse_off_policy(
+    counts: Mapping[Reason, int], steps: int, *, measured: Mapping[str, float] | None = None
+) -> None:
     """Refuse PPO where a step's behaviour policy is not known.
 
     Args:
         counts: of count_reasons.
         steps: number of all trained steps.
+        measured: delta_quantiles of the log-probs, where they were compared.
 
     Raises:
         GateError: a reason of OFF_POLICY applies to a step; the message names columns and shares.
@@ -165,6 +168,11 @@ def refuse_off_policy(counts: Mapping[Reason, int], steps: int) -> None:
         f"{_COLUMN[reason]} in {counts[reason]:,} of {steps:,} steps ({counts[reason] / steps:.1%})"
         for reason in found
     )
+    if measured is not None:
+        parts += (
+            f". Logged and own log-probs differ by {measured['p50']:.3g} nats at the median and "
+            f"{measured['p90']:.3g} at 90% (limits {OWN_MEDIAN_NATS} and {OWN_P90_NATS})"
+        )
     raise GateError(
         f"This data cannot honestly train with ppo: {parts}.",
         "Train with --objective sft, keep valid steps with claw curate, name the model's own "

@@ -74,13 +74,13 @@ class Engine:
         logprobs: list[float] = []
         while len(ids) < MAX_TOKENS and ids[-1:] != [self.tokenizer.eos_token_id]:
             with torch.no_grad():
-                logits_V = self.model(torch.tensor([prompt_ids + ids])).logits[0, -1]
-            logprobs_V = torch.log_softmax(logits_V.float(), dim=-1).numpy()
-            bounds_V = np.cumsum(np.exp(logprobs_V.astype(np.float64)))
-            drawn = int(np.searchsorted(bounds_V / bounds_V[-1], rng.random(), side="right"))
+                logits = self.model(torch.tensor([prompt_ids + ids])).logits[0, -1]
+            all_logprobs = torch.log_softmax(logits.float(), dim=-1).numpy()
+            bounds = np.cumsum(np.exp(all_logprobs.astype(np.float64)))
+            drawn = int(np.searchsorted(bounds / bounds[-1], rng.random(), side="right"))
             ids.append(drawn)
             # the shortest decimal that reads back as the same float32
-            logprobs.append(float(str(logprobs_V[drawn])))
+            logprobs.append(float(str(all_logprobs[drawn])))
         return ids, logprobs
 
 

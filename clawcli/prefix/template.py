@@ -89,12 +89,10 @@ class Excluded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """How a turn of the assistant closes: gap, one token, and what the template prints after."""
+    """How a turn of the assistant closes: one token, and what the template prints after it."""
 
     token_id: int
     token: str
-    gap: str
-    """White space that the template prints between the text and the token."""
     after: str
     """Text after the token; it belongs to the next observation."""
 
@@ -254,8 +252,8 @@ def _content_form(render: Render) -> tuple[bool, dict[str, Any]]:
 
 
 def _turn_end(tail: str, tokenizer: Tokenizer) -> TurnEnd:
-    gap = tail[: len(tail) - len(tail.lstrip())]
-    found = _leading_token(tail[len(gap) :], tokenizer)
+    closing = tail.lstrip()  # white space before the token belongs to the action
+    found = _leading_token(closing, tokenizer)
     if found is None:
         raise DataError(
             f"The chat template ends a turn of the assistant with {tail!r}, which does not begin "
@@ -263,7 +261,7 @@ def _turn_end(tail: str, tokenizer: Tokenizer) -> TurnEnd:
             "Give the tokenizer that belongs to the template, or another --chat-template.",
         )
     token_id, token = found
-    return TurnEnd(token_id, token, gap, tail[len(gap) + len(token) :])
+    return TurnEnd(token_id, token, closing[len(token) :])
 
 
 def _leading_token(text: str, tokenizer: Tokenizer) -> tuple[int, str] | None:

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,21 +48,61 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def check_free(output: Path, *, force: bool) -> None:
+def is_artefact(path: Path) -> bool:
+    """Tell whether a directory is an artefact, and so may be replaced by one."""
+    return (path / MANIFEST).is_file()
+
+
+def check_free(
+    output: Path, *, force: bool, ours: Callable[[Path], bool] = is_artefact
+) -> None:
     """Refuse an output that exists, before any work is done.
 
+    Args:
+        output: where something is to be written.
+        force: it may be replaced, if it is claw's own or an empty directory.
+        ours: tells whether a path is something that claw wrote.
+
     Raises:
-        OutputExistsError: it exists and force is off, or it is no artefact of claw.
+        OutputExistsError: it exists and force is off, or it is nothing that claw wrote.
     """
-    if not output.exists():
+    if not output.exists() and not output.is_symlink():
         return
     if not force:
         raise OutputExistsError(f"{output} exists already.", "Add --force to replace it.")
-    if not output.is_dir() or (any(output.iterdir()) and not (output / MANIFEST).is_file()):
+    if not ours(output) and not (output.is_dir() and not any(output.iterdir())):
         raise OutputExistsError(
-            f"{output} is not an artefact of claw, so --force will not replace it.",
+            f"{output} was not written by this verb, so --force will not replace it.",
             "Choose another --output or remove it yourself.",
         )
+
+
+@contextmanager
+def replacing(
+    output: Path, *, force: bool, ours: Callable[[Path], bool] = is_artefact
+) -> Iterator[Path]:
+    """Write a file or directory beside its place; it takes the place whole, or not at all.
+
+    Yields:
+        A path beside output that does not exist yet: create the file or directory there.
+
+    Raises:
+        OutputExistsError: the output exists and may not be replaced.
+        StoreError: the disk is full or the place cannot be written.
+    """
+    check_free(output, force=force, ours=ours)
+    temporary = output.parent / f".{output.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        _sync_all(temporary)
+        _replace(temporary, output)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise translate(error, output) from error
+    finally:
+        _remove(temporary)
 
 
 @contextmanager
@@ -90,20 +130,11 @@ def create(
         OutputExistsError: the output exists and force is off.
         StoreError: the disk is full or the place cannot be written.
     """
-    check_free(output, force=force)
-    temporary = output.parent / f".{output.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
-    try:
-        temporary.mkdir(parents=True)
+    with replacing(output, force=force) as temporary:
+        temporary.mkdir()
         draft = Draft(temporary)
         yield draft
         _seal(draft, kind=kind, config=config, inputs=inputs)
-        _replace(temporary, output)
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise translate(error, output) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def translate(error: OSError, place: Path) -> StoreError:
@@ -113,21 +144,15 @@ def translate(error: OSError, place: Path) -> StoreError:
     return StoreError(f"{place} cannot be written: {error.strerror or error}.", "Check the path.")
 
 
-def _seal(
-    draft: Draft, *, kind: str, config: dict[str, Any], inputs: list[dict[str, Any]]
-) -> None:
-    files = []
-    directories = {draft.path}
-    for path in sorted(p for p in draft.path.rglob("*") if p.is_file()):
-        sync(path)
-        directories.add(path.parent)
-        files.append(
-            {
-                "path": path.relative_to(draft.path).as_posix(),
-                "bytes": path.stat().st_size,
-                "blake2b": file_hash(path),
-            }
-        )
+def _seal(draft: Draft, *, kind: str, config: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
+    files = [
+        {
+            "path": path.relative_to(draft.path).as_posix(),
+            "bytes": path.stat().st_size,
+            "blake2b": file_hash(path),
+        }
+        for path in sorted(p for p in draft.path.rglob("*") if p.is_file())
+    ]
     manifest = {
         "claw_version": clawcli.__version__,
         "kind": kind,
@@ -136,23 +161,32 @@ def _seal(
         **draft.manifest,
         "files": files,
     }
-    target = draft.path / MANIFEST
-    target.write_text(json.dumps(manifest, indent=1) + "\n")
-    sync(target)
-    for directory in directories:
-        sync(directory)
+    (draft.path / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+def _sync_all(path: Path) -> None:
+    for inner in path.rglob("*") if path.is_dir() else ():
+        sync(inner)
+    sync(path)
 
 
 def _replace(temporary: Path, output: Path) -> None:
-    if output.exists():
+    if output.is_dir():
         # rename cannot replace a directory that holds files, so the old one steps aside first
         old = temporary.with_suffix(".old")
         output.rename(old)
         temporary.rename(output)
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
     else:
-        temporary.rename(output)
+        temporary.replace(output)
     sync(output.parent)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def read_manifest(path: Path, *, kind: str | None = None) -> dict[str, Any]:

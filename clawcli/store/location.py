@@ -42,6 +42,11 @@ def parse(text: str) -> Location:
     return Location(Path(text))
 
 
+def is_data(path: Path) -> bool:
+    """Tell whether a directory is a data directory."""
+    return (path / STEPS / "_delta_log").is_dir()
+
+
 def existing(text: str) -> Location:
     """Read a location that must hold a step table.
 
@@ -52,7 +57,7 @@ def existing(text: str) -> Location:
     location = parse(text)
     if not location.path.exists():
         raise NotFoundError(f"{location.path} does not exist.", "claw ingest makes a data directory.")
-    if not (location.steps / "_delta_log").is_dir():
+    if not is_data(location.path):
         raise DataError(
             f"{location.path} is not a data directory: it has no step table.",
             "claw ingest and claw curate make one.",

@@ -14,6 +14,14 @@ from typing import Any
 
 import numpy as np
 
+COLUMNS = (
+    "group_uid",
+    "trajectory_return",
+    "group_reward_mean",
+    "group_reward_std",
+    "group_size",
+)
+"""Columns of a step that its advantage, or the lack of one, comes from."""
 _STD_FLOOR = 1e-6
 
 
@@ -66,7 +74,7 @@ def step_advantages(
     """Compute the advantages of shard steps from their frozen columns.
 
     Args:
-        steps: fields of schema.SHARD_STEP.
+        steps: with COLUMNS.
         scale_by_std: as in group_advantages.
 
     Returns:

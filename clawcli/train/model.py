@@ -212,10 +212,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _remove_dropout_settings(config: PreTrainedConfig) -> None:
-    """Set every dropout probability of a configuration to 0, however the architecture names it."""
+    """Set dropout and router noise to 0, however the architecture names them."""
     for name, value in config.get_text_config().to_dict().items():
-        is_dropout = "dropout" in name or name.endswith(("pdrop", "layerdrop"))
-        if is_dropout and isinstance(value, float):
+        is_random = any(word in name for word in ("dropout", "pdrop", "layerdrop", "jitter"))
+        if is_random and isinstance(value, float):
             setattr(config.get_text_config(), name, 0.0)
 
 

@@ -1,0 +1,85 @@
+# `make` lists the targets. Every target makes the environment that it needs, once.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BENCHES := $(filter-out bench/figures.py,$(wildcard bench/*.py))
+
+# tests and benches compare numbers and times: one thread gives the same ones on every machine
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv test lint format types layers demo golden docs bench sample-data clean
+.NOTPARALLEL:
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+venv: $(READY)  ## create .venv and install what constraints.txt pins
+
+test: $(READY)  ## run the tests and the examples in docstrings
+	$(BIN)/python -m pytest -q
+
+lint: $(READY)  ## check style, format and spelling
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/codespell
+
+format: $(READY)  ## put the code into shape
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: $(READY)  ## check the types of the package
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+layers: $(READY)  ## check that modules import only what their layer allows
+	$(BIN)/lint-imports
+
+demo: $(READY)  ## run the whole line on sample_data, into demo/
+	rm -rf demo
+	@echo "# 1. Another agent's log: to a table, to rows for other trainers, to a model"
+	$(BIN)/claw ingest sample_data/agent-logs -o demo/data
+	$(BIN)/claw curate demo/data --where "group_reward_std > 0" -o demo/spread
+	$(BIN)/claw export demo/spread --as sft -o demo/sft.jsonl
+	$(BIN)/claw merge-prefixes demo/spread --tokenizer tiny -o demo/tree
+	$(BIN)/claw verify demo/tree
+	$(BIN)/claw export demo/tree --merge tree -o demo/shards
+	$(BIN)/claw train demo/shards --model tiny --objective sft -o demo/run-sft
+	@echo "# 2. Our own model's log: the same line, and PPO on it"
+	$(BIN)/claw ingest sample_data/own-policy.jsonl -o demo/own-data
+	$(BIN)/claw merge-prefixes demo/own-data --tokenizer tiny -o demo/own-tree
+	$(BIN)/claw export demo/own-tree --merge tree -o demo/own-shards
+	$(BIN)/claw train demo/own-shards --model tiny --objective ppo -o demo/run-ppo
+	@echo
+	@echo "Where to look:"
+	@echo "  demo/data, demo/spread       step tables (Delta): the log, and what curation kept"
+	@echo "  demo/sft.jsonl               prompt-completion rows for another trainer"
+	@echo "  demo/tree/manifest.json      how much the prompts share, and how that was proved"
+	@echo "  demo/shards/manifest.json    the plan: phases, updates, rows"
+	@echo "  demo/run-sft/metrics.jsonl   one line an update; checkpoint/ opens in transformers"
+	@echo "  demo/run-ppo/metrics.jsonl   the same for PPO; priorities.parquet has its advantages"
+
+golden: $(READY)  ## rewrite the files in tests/golden; review the diff
+	CLAW_REWRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/test_golden.py
+
+docs: $(READY)  ## rewrite docs/cli.md and docs/step-table.md from the code
+	$(BIN)/python -m clawcli.cli.docs docs
+
+bench: $(READY)  ## measure, and print one table of what was asked and what was found
+	@for bench in $(BENCHES); do $(BIN)/python $$bench --json || exit 1; done \
+		| $(BIN)/python bench/figures.py
+
+sample-data: $(READY)  ## write sample_data and the tiny tokenizer again from their scripts
+	$(BIN)/python sample_data/make_tiny_tokenizer.py
+	$(BIN)/python sample_data/generate.py
+	$(BIN)/python sample_data/own_policy.py
+
+clean:  ## remove what the targets made, the environment too
+	rm -rf demo $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,87 @@
+"""The claw command: verbs, exit codes, signals.
+
+The only place that turns errors into exit codes. Verbs import their work when they are called, so
+that --help stays fast.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+import clawcli
+from clawcli.cli import console, curate, export, ingest, merge_prefixes, train, verify
+from clawcli.errors import ClawError, UsageError
+
+app = typer.Typer(
+    name="claw",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=(
+        "Logs become a step table (ingest), are curated in SQL (curate), handed to other trainers "
+        "(export --as), merged into a token tree (merge-prefixes), packed into shards (export) and "
+        "trained on (train). Environment: NO_COLOR turns colours off."
+    ),
+)
+VERBS = (ingest, curate, merge_prefixes, export, train, verify)
+for _module in VERBS:
+    _module.register(app)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"claw {clawcli.__version__}")  # noqa: T201 - asked for on stdout
+        raise typer.Exit
+
+
+@app.callback()
+def _claw(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Turn logs of LLM agents into training data, and train on it."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    as_json = "--json" in arguments
+    try:
+        result = app(list(arguments), prog_name="claw", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except ClawError as error:
+        console.show_error(error, as_json=as_json)
+        return error.exit_code
+    except typer.TyperException as error:
+        message = error.format_message().strip() or "No command was given."
+        console.show_error(UsageError(message, "claw --help lists all."), as_json=as_json)
+        return UsageError.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except MemoryError:
+        console.show_error(ClawError("Memory ran out.", "Use fewer steps at once."), as_json=as_json)
+        return 5
+    except Exception:
+        traceback.print_exc()
+        console.say("claw: this is a bug in claw; please report it with the lines above.")
+        return 1
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    # a closed pipe (claw ... | head) ends the process quietly, as it does other tools
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(run(sys.argv[1:]))
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    sys.exit(128 + number)

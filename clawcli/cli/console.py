@@ -1,0 +1,157 @@
+"""What claw says: a report in words on stderr or as JSON on stdout, and errors.
+
+stdout holds what was asked for and nothing else; how it went is on stderr. A spinner is shown only
+on a terminal, and only when a job takes longer than a second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import clawcli
+from clawcli.errors import ClawError, ConfigError, NotFoundError
+
+_SPINNER_DELAY_S = 1.0
+
+
+@dataclasses.dataclass(slots=True)
+class Job:
+    """One run of one verb, and how to report on it."""
+
+    command: str
+    inputs: Sequence[str]
+    output: str | None
+    quiet: bool
+    as_json: bool
+    dry_run: bool = False
+    started: float = dataclasses.field(default_factory=time.monotonic)
+
+    @contextmanager
+    def working(self, verbose: int) -> Iterator[None]:
+        """Attach logging, and show that work goes on if it takes long."""
+        _attach_logging(verbose, quiet=self.quiet)
+        if self.quiet or self.as_json or not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console
+
+        status = Console(stderr=True).status(f"claw {self.command}")
+        timer = threading.Timer(_SPINNER_DELAY_S, status.start)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+            status.stop()
+
+    def show(self, report: Any, words: Callable[[Any], Iterator[str]]) -> None:
+        """Print a report: JSON on stdout, or sentences on stderr.
+
+        Args:
+            report: a report dataclass of the verb.
+            words: makes the lines that a person reads.
+        """
+        if self.as_json:
+            print_json(self.as_dict(report))
+        elif not self.quiet:
+            for line in words(report):
+                say(line)
+            if self.dry_run:
+                say("Nothing was written (--dry-run).")
+
+    def as_dict(self, report: Any) -> dict[str, Any]:
+        """Flatten a report into the JSON object that scripts read."""
+        head: dict[str, Any] = {
+            "claw_version": clawcli.__version__,
+            "command": self.command,
+            "inputs": list(self.inputs),
+            "output": self.output,
+        }
+        if self.dry_run:
+            head["dry_run"] = True
+        body = dataclasses.asdict(report)
+        return {**head, **body, "duration_s": round(time.monotonic() - self.started, 3)}
+
+
+def say(line: str) -> None:
+    """Print one line on stderr, without control characters."""
+    print(plain(line), file=sys.stderr)  # noqa: T201 - this is the layer that prints
+
+
+def plain(text: str) -> str:
+    """Make text safe for a terminal: no escape sequences, whatever a log put into it."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object on stdout."""
+    print(json.dumps(value, ensure_ascii=False), flush=True)  # noqa: T201
+
+
+def show_error(error: ClawError, *, as_json: bool) -> None:
+    """Print an error: a sentence, or one JSON object with --json; both on stderr."""
+    if as_json:
+        body = {
+            "code": error.code,
+            "message": error.message,
+            "hint": error.hint,
+            "where": error.where,
+        }
+        print(json.dumps({"error": body}, ensure_ascii=False), file=sys.stderr)  # noqa: T201
+    else:
+        say(f"claw: {error}")
+
+
+def number(count: float | None) -> str:
+    """Write a count for people: 1,234; a dash for null."""
+    if count is None:
+        return "-"
+    return f"{count:,}" if isinstance(count, int) else f"{count:,.4g}"
+
+
+def counts(values: Mapping[str, int]) -> str:
+    """Write a map of counts for people, without its zeros: bad_json 2, no_messages 1."""
+    return ", ".join(f"{key} {number(value)}" for key, value in values.items() if value)
+
+
+def read_toml(path: Path | None) -> dict[str, Any]:
+    """Read a configuration file.
+
+    Raises:
+        NotFoundError: it is not there.
+        ConfigError: it is not TOML.
+    """
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotFoundError(f"{path} does not exist.", "Check --config.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}.", "Correct the file.") from error
+
+
+def _attach_logging(verbose: int, *, quiet: bool) -> None:
+    level = logging.ERROR if quiet else [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_PlainFormatter("claw: %(message)s"))
+    root = logging.getLogger("clawcli")
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+
+
+class _PlainFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return plain(super().format(record))

@@ -1,0 +1,145 @@
+"""claw export: rows for other trainers from a data directory, shards for claw train from a tree."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clawcli.cli import console
+from clawcli.cli import options as opt
+from clawcli.cli.console import Job, counts, number
+from clawcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from clawcli.export.run import ExportRowsReport
+    from clawcli.export.shards import ExportShardsReport
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the app."""
+    app.command(
+        "export",
+        epilog=(
+            "Examples: claw export demo/spread --as sft -o demo/sft.jsonl\n\n"
+            "claw export demo/tree -o demo/shards"
+        ),
+        no_args_is_help=True,
+    )(export)
+
+
+def export(
+    input: Annotated[
+        str, typer.Argument(help="Data directory (with --as) or tree directory (for shards).")
+    ],
+    output: opt.Output,
+    as_: Annotated[
+        str | None,
+        typer.Option("--as", help="Rows for other trainers: sft. Without it: shards from a tree."),
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option("--rows", help="With --as: one row per step or trajectory. Default step."),
+    ] = None,
+    merge: Annotated[
+        str | None,
+        typer.Option("--merge", help="Shards: tree, chain (a row per leaf) or none. Default tree."),
+    ] = None,
+    max_tokens_per_row: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens-per-row",
+            help="Shards: packing target in tokens. Default: 99th percentile of row lengths, "
+            "rounded up to a power of two, at least 2,048.",
+        ),
+    ] = None,
+    max_step_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-step-tokens",
+            help="Shards: longer steps are left out and counted. Default 131,072.",
+        ),
+    ] = None,
+    tokens_per_update: Annotated[
+        int | None,
+        typer.Option(
+            "--tokens-per-update",
+            help="Shards: computed tokens per optimiser step. Default: one packing target.",
+        ),
+    ] = None,
+    seed: opt.Seed = None,
+    force: opt.Force = False,
+    dry_run: opt.DryRun = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+    json: opt.Json = False,
+    config: opt.Config = None,
+    set_: opt.Set = None,
+) -> None:
+    """Write rows for other trainers, or packed shards for claw train.
+
+    With --as sft: JSON lines {prompt, completion, tools, step_uid}, one per trained step (TRL's
+    prompt-completion form); --rows trajectory gives {messages, tools, step_uids}. Without --as:
+    shards of packed token rows, shuffled by the seed, with the plan of phases and updates.
+    """
+    from clawcli.config import resolve
+
+    shards_only = {
+        "merge": merge,
+        "max_tokens_per_row": max_tokens_per_row,
+        "max_step_tokens": max_step_tokens,
+        "tokens_per_update": tokens_per_update,
+        "seed": seed,
+    }
+    shared: dict[str, Any] = {
+        "input": input,
+        "output": output,
+        "force": force or None,
+        "dry_run": dry_run or None,
+    }
+    file = console.read_toml(config)
+    if as_ is None:
+        if rows is not None:
+            raise UsageError("--rows goes with --as.", "Add --as sft.")
+        from clawcli.export.shards import ExportShardsConfig, export_shards
+
+        settings = resolve(ExportShardsConfig, {**shared, **shards_only}, sets=set_ or (), file=file)
+        job = Job("export", [input], output, quiet, json, settings.dry_run)
+        with job.working(verbose):
+            report = export_shards(settings)
+        job.show(report, _shard_words)
+        return
+    if given := [name for name, value in shards_only.items() if value is not None]:
+        raise UsageError(
+            f"--{given[0].replace('_', '-')} is for shards and does not go with --as.",
+            "Leave one of them out.",
+        )
+    if output == "-" and json:
+        raise UsageError("--json and -o - both ask for stdout.", "Leave one of them out.")
+    from clawcli.export.run import ExportRowsConfig, export_rows
+
+    row_settings = resolve(
+        ExportRowsConfig, {**shared, "kind": as_, "rows": rows}, sets=set_ or (), file=file
+    )
+    job = Job("export", [input], output, quiet, json, row_settings.dry_run)
+    with job.working(verbose):
+        row_report = export_rows(row_settings, sys.stdout)
+    job.show(row_report, _row_words)
+
+
+def _row_words(report: ExportRowsReport) -> Iterator[str]:
+    yield f"{number(report.rows)} rows with {number(report.steps)} trained steps."
+    if left := counts(report.steps_left_out_by_reason):
+        yield f"Left out: {left}."
+
+
+def _shard_words(report: ExportShardsReport) -> Iterator[str]:
+    yield (
+        f"{number(report.steps)} steps in {number(report.rows)} packed rows of "
+        f"{number(report.tokens)} tokens, {number(report.updates)} updates in "
+        f"{number(report.phases)} phases."
+    )
+    if left := counts(report.steps_left_out_by_reason):
+        yield f"Left out: {left}."

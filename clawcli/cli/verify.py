@@ -1,0 +1,43 @@
+"""claw verify: is this artefact intact?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clawcli.cli import options as opt
+from clawcli.cli.console import Job, number
+
+if TYPE_CHECKING:
+    from clawcli.manage.verify import VerifyReport
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the app."""
+    app.command("verify", epilog="Example: claw verify demo/tree", no_args_is_help=True)(verify)
+
+
+def verify(
+    artefact: Annotated[str, typer.Argument(help="Directory of a tree, of shards or of a run.")],
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+    json: opt.Json = False,
+) -> None:
+    """Compare an artefact with its manifest, and its rows with their hashes.
+
+    Every file must have the size and hash that the manifest names. Of a tree, every row is rebuilt
+    and compared with the hash taken before merging. A mismatch exits with 3.
+    """
+    from clawcli.manage.verify import VerifyConfig
+    from clawcli.manage.verify import verify as run
+
+    job = Job("verify", [artefact], None, quiet, json)
+    with job.working(verbose):
+        report = run(VerifyConfig(path=artefact))
+    job.show(report, lambda r: _words(artefact, r))
+
+
+def _words(artefact: str, report: VerifyReport) -> Iterator[str]:
+    yield f"{artefact} is intact: {number(report.files)} files."

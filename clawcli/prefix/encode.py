@@ -1,0 +1,65 @@
+"""Text to ids, each distinct run between two special tokens tokenised once.
+
+A special token is matched before anything else, so the text between two of them is tokenised
+without knowledge of the rest. That makes a cache per run exact, and the prompts of one attempt,
+which repeat each other, cheap. Whether it holds for a tokenizer is tried at the start; where it
+does not (a marker at the start of the text, white space that a token swallows), texts are
+tokenised whole.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from clawcli.store.tokenizers import Tokenizer
+
+_PROBES = ("a", " a", "\n\na\n", "  a  b \n")
+
+
+class Encoder:
+    """Tokenise texts of one tokenizer with a cache of runs."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Find the special tokens that split a text, and try whether they really do."""
+        self._tokenizer = tokenizer
+        self._runs: dict[str, np.ndarray] = {}
+        added = tokenizer.backend.get_added_tokens_decoder()
+        self._ids = {
+            token.content: np.array([token_id], np.int32)
+            for token_id, token in added.items()
+            if token.special
+            and not (token.lstrip or token.rstrip or token.single_word or token.normalized)
+        }
+        longest_first = sorted(self._ids, key=len, reverse=True)
+        self._borders = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+        self.splits = bool(self._ids) and self._try()
+        """True where the text on both sides of a special token is tokenised on its own."""
+
+    def __call__(self, text: str) -> np.ndarray:
+        """Tokenise a text, special tokens in it included: int32 ids."""
+        if not self.splits:
+            return self._run(text)
+        pieces = [piece for piece in self._borders.split(text) if piece]
+        if not pieces:
+            return np.zeros(0, np.int32)
+        found = [self._ids[p] if p in self._ids else self._run(p) for p in pieces]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _run(self, text: str) -> np.ndarray:
+        ids = self._runs.get(text)
+        if ids is None:
+            ids = self._runs[text] = self._tokenizer.encode(text)
+        return ids
+
+    def _try(self) -> bool:
+        for token in self._ids:
+            for left in _PROBES:
+                for right in _PROBES:
+                    pieces = (left, token, right)
+                    apart = np.concatenate([self._tokenizer.encode(piece) for piece in pieces])
+                    whole = self._tokenizer.encode("".join(pieces))
+                    if not np.array_equal(apart, whole):
+                        return False
+        return True

@@ -1,0 +1,263 @@
+"""One step to tokens: logged ids where they are believed, else the rendering, and what is trained.
+
+row(step) = ids(prompt) ++ ids(action) ++ end token. The end token always stands in the row; whether
+it is trained depends on why the call ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from clawcli.prefix.encode import Encoder
+from clawcli.prefix.logged import Logged, LoggedIds
+from clawcli.prefix.render import Conversation, Rendered, Renderer
+from clawcli.prefix.template import Excluded, Reason, Template
+from clawcli.store.state import States
+from clawcli.store.tokenizers import Tokenizer
+
+COLUMNS = ("prefix_broken", "finish_reason", "sampling", "final_observation")
+_SAME_TURN = (None, "reasoning_changed", "stop_trimmed")
+"""Causes of a link (null = none) that still show the parent's turn closed in the child's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One step as tokens."""
+
+    tokens: np.ndarray
+    """int32: prompt, action, end token."""
+    response_start: int
+    """Length of the prompt."""
+    response_end: int
+    """One past the last trained token: without the end token where that is not trained."""
+    logprobs: list[float | None] | None
+    """Behaviour log-probs of response_start..response_end; None = not logged for these ids."""
+    provenance: str
+    """engine_logprobs, engine_ids, text, mixed."""
+
+
+@dataclass(slots=True)
+class Proof:
+    """What was checked, counted."""
+
+    prompts_proved: int = 0
+    """Prompts whose ids equal those of apply_chat_template."""
+    prompts_continued: int = 0
+    """Prompts that continue logged ids of the parent by rendered text."""
+    prompts_logged: int = 0
+    """Prompts taken from the log."""
+    prompts_logged_equal: int = 0
+    """Those of them that equal apply_chat_template's."""
+    end_tokens_by_cause: Counter[str] = field(default_factory=Counter)
+    """Why the end token is trained or not: a finish reason, drawn, stop_string, ..."""
+
+
+class RowMaker:
+    """Make the rows of a table's steps, parents before children."""
+
+    def __init__(
+        self,
+        table: pa.Table,
+        tokenizer: Tokenizer,
+        template: Template,
+        *,
+        eos_when_unknown: str = "include",
+    ) -> None:
+        """Judge the logged ids and find the turns that a later message closed."""
+        self.states = States(table)
+        self.tokenizer = tokenizer
+        self.template = template
+        self.renderer = Renderer(template, tokenizer)
+        self.logged = LoggedIds(table, self.states, tokenizer, template.habits)
+        self.proof = Proof()
+        self._encode = Encoder(tokenizer)
+        self._eos_when_unknown = eos_when_unknown
+        self._ends = {end.token_id for end in template.habits.turn_ends}
+        self._broken: list[str | None] = table["prefix_broken"].to_pylist()
+        self._finish: list[str | None] = table["finish_reason"].to_pylist()
+        self._sampling: list[str | None] = table["sampling"].to_pylist()
+        self._closed = self._closed_turns(table)
+
+    def text(self, row: int) -> Rendered:
+        """Render a step.
+
+        Raises:
+            Excluded: it cannot be rendered truthfully.
+        """
+        state, prompt = self._prompt(row)
+        return self.renderer.step(state, prompt, self.states.action(row))
+
+    def row(self, row: int, parent: Row | None) -> Row:
+        """Make the tokens of one step and prove its prompt.
+
+        Args:
+            row: row of the table.
+            parent: the parent's row of tokens, where there is one.
+
+        Raises:
+            Excluded: it has no true row; the reason says why.
+        """
+        logged = self.logged.of(row)
+        if logged is not None and logged.prompt_ids is not None:
+            self._count_logged(row, logged.prompt_ids)
+            return self._from_engine(row, logged, logged.prompt_ids, mixed=False)
+        if logged is not None:
+            state, prompt = self._prompt(row)
+            ids, _ = self._prompt_ids(row, state, prompt, parent)
+            return self._from_engine(row, logged, ids, mixed=True)
+        rendered = self.text(row)
+        ids, continued = self._prompt_ids(row, rendered.state, rendered.prompt, parent)
+        action = self._encode(rendered.action)
+        is_trained = self._trains_end(row)
+        if not len(action) and not is_trained:
+            raise Excluded(Reason.NO_ACTION, "nothing but an end token that is not trained")
+        tokens = np.concatenate([ids, action, [rendered.end.token_id]]).astype(np.int32)
+        return Row(
+            tokens=tokens,
+            response_start=len(ids),
+            response_end=len(tokens) if is_trained else len(tokens) - 1,
+            logprobs=None,
+            provenance="mixed" if continued else "text",
+        )
+
+    def _prompt(self, row: int) -> tuple[Conversation, str]:
+        prompt = self.states.prompt(row)
+        state = self.renderer.state(prompt.system, prompt.tools, prompt.messages)
+        return state, self.renderer.prompt(state)
+
+    def _prompt_ids(
+        self, row: int, state: Conversation, prompt: str, parent: Row | None
+    ) -> tuple[np.ndarray, bool]:
+        """Tokenise a prompt and prove it, or continue the ids that the parent's engine logged."""
+        continued = self._continue(row, prompt, parent)
+        if continued is not None:
+            self.proof.prompts_continued += 1
+            return continued, True
+        ids = self._encode(prompt)
+        if ids.tolist() != self.template.prompt_ids(state.messages, state.tools):
+            raise Excluded(Reason.PROMPT_DIFFERS)
+        self.proof.prompts_proved += 1
+        return ids, False
+
+    def _continue(self, row: int, prompt: str, parent: Row | None) -> np.ndarray | None:
+        if parent is None or parent.provenance == "text" or self._broken[row] is not None:
+            return None
+        before = self.tokenizer.decode(parent.tokens.tolist())
+        # only after a special token is the rest tokenised as it would be in the whole
+        if not self._encode.splits or not prompt.startswith(before):
+            return None
+        return np.concatenate([parent.tokens, self._encode(prompt[len(before) :])])
+
+    def _from_engine(self, row: int, logged: Logged, prompt: np.ndarray, *, mixed: bool) -> Row:
+        response, logprobs = logged.response_ids, logged.logprobs
+        provenance = "engine_ids" if logprobs is None else "engine_logprobs"
+        if not len(response):
+            raise Excluded(Reason.NO_ACTION, "no id was drawn")
+        pieces, end = [prompt, response], len(prompt) + len(response)
+        last = int(response[-1])
+        if last in self._ends:
+            self.proof.end_tokens_by_cause["drawn"] += 1
+        else:
+            has_calls = bool(self.states.action(row).get("tool_calls"))
+            pieces.append([self.template.habits.turn_ends[-1 if has_calls else 0].token_id])
+            if last in self.tokenizer.special_ids:
+                # the model closed its turn in another way; ours only stands in the history
+                self.proof.end_tokens_by_cause["other_end_drawn"] += 1
+            elif self._trains_end(row):
+                end += 1
+                logprobs = None if logprobs is None else [*logprobs, None]
+        return Row(
+            tokens=np.concatenate(pieces).astype(np.int32),
+            response_start=len(prompt),
+            response_end=end,
+            logprobs=logprobs,
+            provenance="mixed" if mixed else provenance,
+        )
+
+    def _count_logged(self, row: int, ids: np.ndarray) -> None:
+        self.proof.prompts_logged += 1
+        try:
+            state, _ = self._prompt(row)
+        except Excluded:
+            return
+        rendered = self.template.prompt_ids(state.messages, state.tools)
+        self.proof.prompts_logged_equal += rendered == ids.tolist()
+
+    def _trains_end(self, row: int) -> bool:
+        trained, cause = trains_end(
+            self._finish[row],
+            stop_strings=_has_stop_strings(self._sampling[row]),
+            closed=row in self._closed,
+            when_unknown=self._eos_when_unknown,
+        )
+        self.proof.end_tokens_by_cause[cause] += 1
+        return trained
+
+    def _closed_turns(self, table: pa.Table) -> set[int]:
+        observed = table["final_observation"]
+        closed = {row for row in range(len(table)) if observed[row].as_py()}
+        for row, cause in enumerate(self._broken):
+            parent = self.states.parent(row)
+            if parent is not None and cause in _SAME_TURN:
+                closed.add(parent)
+        return closed
+
+
+def trains_end(
+    finish_reason: str | None, *, stop_strings: bool, closed: bool, when_unknown: str
+) -> tuple[bool, str]:
+    """Decide whether the end token of a step is trained.
+
+    Args:
+        finish_reason: as in the step table.
+        stop_strings: the request carried some, so that "stop" need not mean an end token.
+        closed: a later message shows that the turn was closed.
+        when_unknown: include or exclude, for finish reasons that are not known.
+
+    Returns:
+        The decision, and a stable code of what decided.
+
+    Example:
+        >>> trains_end("length", stop_strings=False, closed=True, when_unknown="include")
+        (False, 'length')
+        >>> trains_end(None, stop_strings=False, closed=True, when_unknown="include")
+        (True, 'unknown_closed')
+    """
+    if finish_reason in (None, "unknown"):
+        cause = "unknown_closed" if closed else "unknown_open"
+        return closed and when_unknown == "include", cause
+    if finish_reason == "stop" and stop_strings:
+        return False, "stop_string"
+    return finish_reason in ("stop", "tool_calls", "refusal"), finish_reason
+
+
+def parents_first(parents: Sequence[int | None]) -> list[int]:
+    """Order rows so that each stands behind its parent, as near to the given order as can be.
+
+    Example:
+        >>> parents_first([None, 3, 1, 0])
+        [0, 3, 1, 2]
+    """
+    order: list[int] = []
+    seen = [False] * len(parents)
+    for row in range(len(parents)):
+        chain: list[int] = []
+        above: int | None = row
+        while above is not None and not seen[above]:
+            seen[above] = True
+            chain.append(above)
+            above = parents[above]
+        order += reversed(chain)
+    return order
+
+
+def _has_stop_strings(sampling: str | None) -> bool:
+    value: Any = json.loads(sampling) if sampling else None
+    return bool(isinstance(value, dict) and value.get("stop"))

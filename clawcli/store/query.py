@@ -1,0 +1,221 @@
+"""Scan a step table: derived columns, and users' SQL expressions on a locked connection.
+
+Derived columns are computed by our own SQL. An expression that a user wrote runs on another
+connection that has no files, no network and no settings, only rows in memory: DuckDB treats SQL as
+code, so nothing less counts. It yields step_uids and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+from clawcli import schema
+from clawcli.errors import WhereError
+from clawcli.store import table
+from clawcli.store.location import Location
+
+_LOCKED = {
+    "enable_external_access": "false",
+    "allow_community_extensions": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "memory_limit": "4GB",
+    "temp_directory": "",
+}
+
+_DERIVED_SQL = """
+WITH trajectories AS (
+    SELECT trajectory_uid,
+           arg_min(group_uid, step_index) AS group_uid,
+           arg_min(policy, step_index) AS policy,
+           arg_min(trajectory_kind, step_index) AS kind,
+           sum(reward) AS own_return,
+           count(*) AS length
+    FROM base GROUP BY trajectory_uid
+), groups AS (
+    SELECT group_uid, policy,
+           count(*) AS size,
+           avg(own_return) AS mean,
+           -- equal returns have no spread at all, whatever the rounding of the mean
+           CASE WHEN count(*) > 1 AND min(own_return) = max(own_return) THEN 0.0
+                ELSE stddev_samp(own_return) END AS std
+    FROM trajectories
+    WHERE kind IN ('main', 'sample') AND own_return IS NOT NULL
+    GROUP BY group_uid, policy
+), placed AS (
+    SELECT step_uid,
+           sum(coalesce(reward, 0)) OVER rest AS rest_return,
+           count(*) OVER rest - 1 AS steps_to_end
+    FROM base
+    WINDOW rest AS (PARTITION BY trajectory_uid ORDER BY step_index
+                    ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)
+), derived AS (
+    SELECT base.step_uid,
+           trajectories.own_return AS trajectory_return,
+           trajectories.length AS trajectory_length,
+           CASE WHEN trajectories.own_return IS NOT NULL THEN placed.rest_return END
+               AS return_to_go,
+           groups.size AS group_size,
+           groups.mean AS group_reward_mean,
+           groups.std AS group_reward_std,
+           placed.steps_to_end,
+           len(coalesce(base.tool_calls, [])) AS num_tool_calls,
+           length(coalesce(base.response, '')) AS response_chars,
+           CASE
+               WHEN rollout_logprobs IS NULL THEN 'logprobs_missing'
+               WHEN response_ids IS NULL THEN 'ids_missing'
+               WHEN len(rollout_logprobs) <> len(response_ids) THEN 'length_mismatch'
+               WHEN temperature IS NULL THEN 'temperature_not_logged'
+               WHEN temperature <= 0 THEN 'temperature_zero'
+               WHEN top_p < 1 THEN 'top_p'
+               WHEN coalesce(CAST(sampling->>'top_k' AS DOUBLE), -1) > 0 THEN 'top_k'
+               WHEN coalesce(CAST(sampling->>'min_p' AS DOUBLE), 0) > 0 THEN 'min_p'
+               WHEN coalesce(CAST(sampling->>'frequency_penalty' AS DOUBLE), 0) <> 0
+                 OR coalesce(CAST(sampling->>'presence_penalty' AS DOUBLE), 0) <> 0
+                 OR coalesce(CAST(sampling->>'repetition_penalty' AS DOUBLE), 1) <> 1
+                 OR json_exists(sampling, '$.logit_bias') THEN 'penalties'
+               WHEN json_exists(sampling, '$.response_format') THEN 'grammar'
+           END AS mu_invalid_reason
+    FROM base
+    JOIN trajectories USING (trajectory_uid)
+    JOIN placed USING (step_uid)
+    -- a step without a policy is in the group of those without one
+    LEFT JOIN groups ON groups.group_uid = base.group_uid
+                    AND groups.policy IS NOT DISTINCT FROM trajectories.policy
+)
+SELECT {columns}
+FROM base JOIN derived USING (step_uid)
+ORDER BY base.trajectory_uid, base.step_index, base.choice_index, base.step_uid
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What an expression said about each step."""
+
+    matched: frozenset[str]
+    """step_uids for which it is true."""
+    null: frozenset[str]
+    """step_uids for which it is NULL, which is not true."""
+
+
+def load_steps(location: Location) -> pa.Table:
+    """Read a step table with its derived columns.
+
+    Columns that a curation froze are read, never computed again from the rows that survived.
+
+    Returns:
+        schema.STEPS and schema.DERIVED, ordered by trajectory_uid, step_index, choice_index;
+        is_last is true on a trajectory's last step where the format states no end.
+    """
+    return derive(table.read(location))
+
+
+def derive(base: pa.Table) -> pa.Table:
+    """Add the derived columns to rows of a step table; frozen ones are kept."""
+    frozen = [name for name in schema.FROZEN_NAMES if name in base.column_names]
+    columns = []
+    for column in (*schema.STEPS, *schema.DERIVED):
+        if column.name == "is_last":
+            columns.append("coalesce(base.is_last, derived.steps_to_end = 0) AS is_last")
+        elif column.name == "mu_valid":
+            columns.append("derived.mu_invalid_reason IS NULL AS mu_valid")
+        else:
+            stored = column in schema.STEPS or column.name in frozen
+            columns.append(f"{'base' if stored else 'derived'}.{column.name}")
+    with duckdb.connect(config={"temp_directory": ""}) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("base", base)
+        rows = connection.sql(_DERIVED_SQL.format(columns=", ".join(columns))).to_arrow_table()
+    return rows.cast(schema.arrow_schema([*schema.STEPS, *schema.DERIVED]))
+
+
+def match(steps: pa.Table, expression: str, *, timeout_s: float) -> Matches:
+    """Evaluate a user's SQL expression over the columns of each step.
+
+    Args:
+        steps: as load_steps returns them; the expression sees these columns.
+        expression: one boolean SQL expression over one step.
+        timeout_s: after this many seconds the expression is stopped.
+
+    Raises:
+        WhereError: it is no single boolean expression, names an unknown column, or does not end.
+    """
+    with _locked(steps) as connection, _interrupt_after(connection, timeout_s) as expired:
+        relation = connection.table("steps")
+        try:
+            _check_one_expression(expression)
+            condition = duckdb.SQLExpression(expression)
+            kind = relation.select(condition).types[0]
+            if kind != "BOOLEAN":
+                raise WhereError(
+                    f"--where {expression!r} is {kind}, not BOOLEAN.", "Compare it with something."
+                )
+            matched = _uids(relation.filter(expression))
+            null = _uids(relation.filter(condition.isnull()))
+        except duckdb.Error as error:
+            if expired.is_set():
+                raise WhereError(
+                    f"--where {expression!r} did not end within {timeout_s:g} s.",
+                    "Simplify it, or raise --set where_timeout_s.",
+                ) from error
+            raise WhereError(_explain(expression, error), "docs/step-table.md lists all columns.") from error
+    return Matches(matched, null)
+
+
+def _check_one_expression(expression: str) -> None:
+    if not expression.strip():
+        raise WhereError("--where is empty.", "Write an expression such as 'reward > 0'.")
+    statements = duckdb.extract_statements(f"SELECT {expression}\n")
+    if len(statements) != 1:
+        raise WhereError(
+            f"--where {expression!r} is more than one expression.", "Join conditions with AND."
+        )
+
+
+def _uids(relation: duckdb.DuckDBPyRelation) -> frozenset[str]:
+    return frozenset(relation.select("step_uid").to_arrow_table()["step_uid"].to_pylist())
+
+
+@contextmanager
+def _locked(steps: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect(config=_LOCKED) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("steps", steps)
+        connection.execute("SET lock_configuration = true")
+        yield connection
+
+
+@contextmanager
+def _interrupt_after(
+    connection: duckdb.DuckDBPyConnection, timeout_s: float
+) -> Iterator[threading.Event]:
+    expired = threading.Event()
+
+    def stop() -> None:
+        expired.set()
+        connection.interrupt()
+
+    timer = threading.Timer(timeout_s, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield expired
+    finally:
+        timer.cancel()
+
+
+def _explain(expression: str, error: duckdb.Error) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = re.sub(r"^\w[\w ]*Error:\s*", "", lines[0])
+    candidates = next((line for line in lines if line.startswith("Candidate bindings")), "")
+    found: Sequence[str] = re.findall(r'"([^"]+)"', candidates)
+    near = f" Candidates: {', '.join(found)}." if found else ""
+    return f"--where {expression!r}: {text.rstrip('.')}.{near}"
