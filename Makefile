@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCHES := $(filter-out bench/figures.py,$(wildcard bench/*.py))
 
+SHELL := /bin/bash
+
 # tests and benches compare numbers and times: one thread gives the same ones on every machine
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -72,7 +74,7 @@ docs: $(READY)  ## rewrite docs/cli.md and docs/step-table.md from the code
 	$(BIN)/python -m clawcli.cli.docs docs
 
 bench: $(READY)  ## measure, and print one table of what was asked and what was found
-	@for bench in $(BENCHES); do $(BIN)/python $$bench --json || exit 1; done \
+	@set -o pipefail; for bench in $(BENCHES); do $(BIN)/python $$bench --json || exit 1; done \
 		| $(BIN)/python bench/figures.py
 
 sample-data: $(READY)  ## write sample_data and the tiny tokenizer again from their scripts

@@ -135,6 +135,7 @@ class Call:
     source_path: str = ""
     record: int = 0
     offset: int = 0
+    first_bytes: str = ""
     log_format: str = ""
 
 

@@ -22,6 +22,7 @@ _SUFFIXES = (".json", ".jsonl", ".ndjson")
 _COMPRESSED = (".gz", ".zst")
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _CHUNK_BYTES = 1 << 20
+_SMALL_CHUNK_BYTES = 1 << 9
 
 
 @dataclass(slots=True)
@@ -122,15 +123,23 @@ def read(path: str) -> Source:
 
 
 def _decompress(path: str, data: bytes, kind: str) -> Source:
+    plain, reason = _inflate(data, kind, _CHUNK_BYTES)
+    if reason is None:
+        return Source(path, plain)
+    # a read that fails gives nothing of its chunk, so small ones come closest to the break
+    plain, reason = _inflate(data, kind, _SMALL_CHUNK_BYTES)
+    return Source(path, plain, f"{path}: the {kind} stream breaks off: {reason}")
+
+
+def _inflate(data: bytes, kind: str, chunk_bytes: int) -> tuple[bytes, str | None]:
     chunks = []
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), kind) as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
+            while chunk := stream.read(chunk_bytes):
                 chunks.append(chunk)
     except OSError as error:
-        reason = str(error).strip().splitlines()[0]
-        return Source(path, b"".join(chunks), f"{path}: the {kind} stream breaks off: {reason}")
-    return Source(path, b"".join(chunks))
+        return b"".join(chunks), str(error).strip().splitlines()[0]
+    return b"".join(chunks), None
 
 
 def split(source: Source) -> Records:
@@ -144,12 +153,14 @@ def split(source: Source) -> Records:
     if data[start : start + 1] == b"[":
         return Records("array", _elements(source, start))
     lines = list(_lines(data))
-    if len(lines) != 1 and lines and not any(_decodes(raw) for _, raw in lines[:20]):
-        # one document over several lines, as pretty-printers write it
+    if len(lines) > 1 and not _decodes(lines[0][1]):
+        # one document over several lines, as pretty-printers write it, or a damaged first line
         if _decodes(data[start:]):
             return Records("document", [Record(0, start, data[start:].strip())])
-        if data[start : start + 1] == b"{" and lines[0][1].strip() == b"{":
-            raise DataError(f"{source.path} is one JSON document that is not complete.", "Log it again.")
+        if lines[0][1].strip() == b"{":
+            raise DataError(
+                f"{source.path} is one JSON document that is not complete.", "Log it again."
+            )
     if len(lines) == 1 and not data.endswith(b"\n") and _decodes(lines[0][1]):
         return Records("document", [Record(0, lines[0][0], lines[0][1])])
     records = [Record(i, offset, raw) for i, (offset, raw) in enumerate(lines)]

@@ -28,6 +28,7 @@ from clawcli.store import location, table
 logger = logging.getLogger(__name__)
 
 _SAMPLES = 20
+_FIRST_BYTES = 200
 FATES = ("used", "duplicate", "failed_call", "ignored", "pending", "rejected")
 
 
@@ -200,7 +201,7 @@ def _decode(
             for call in calls:
                 call.source_uid, call.source_path = uid, source.path
                 call.record, call.offset = record.ordinal, record.offset
-                call.log_format = module.NAME
+                call.first_bytes, call.log_format = _first_bytes(record), module.NAME
             run.calls.extend(calls)
     if records.pending is not None:
         run.warnings["truncated_tail"] += 1
@@ -227,9 +228,13 @@ def _set_aside(
             "reason": fate.reason,
             "detail": fate.detail,
             **fate.known,
-            "first_bytes": bytes(record.raw)[:200].decode(errors="replace"),
+            "first_bytes": _first_bytes(record),
         }
     )
+
+
+def _first_bytes(record: read.Record) -> str:
+    return bytes(record.raw)[:_FIRST_BYTES].decode(errors="replace")
 
 
 def _commit(config: IngestConfig, place: location.Location, run: _Run) -> IngestReport:
@@ -303,6 +308,7 @@ def _distinct(steps: Sequence[chain.Step], before: set[str], run: _Run) -> list[
                     "detail": f"the same call is stored as step {step.uid}",
                     "task_id": step.call.task_id,
                     "trial": step.call.trial,
+                    "first_bytes": step.call.first_bytes,
                 }
             )
     return kept

@@ -1,0 +1,1 @@
+"""merge-prefixes: a data directory to a token tree."""

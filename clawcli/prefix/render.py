@@ -118,13 +118,8 @@ class Renderer:
         if not full.startswith(prompt):
             raise Excluded(Reason.ACTION_NOT_LOCATED, "the full rendering has another prompt")
         text, end = _cut_end(full[len(prompt) :], habits)
-        if habits.empty_thought and not reasoning and text.startswith(habits.empty_thought):
-            if not _text(message).startswith(habits.empty_thought):
-                text = text[len(habits.empty_thought) :]
-        if habits.open_thought and not reasoning and text.startswith(habits.open_thought):
-            raise Excluded(
-                Reason.ACTION_NOT_LOCATED, "the prompt opens a reasoning block that the log lacks"
-            )
+        if not reasoning:
+            text = _without_made_up(text, _text(message), habits)
         place = text.find(reasoning.strip())
         if place < 0:
             raise Excluded(Reason.TEMPLATE_DROPS_REASONING)
@@ -181,6 +176,18 @@ class Renderer:
         printed = _MARK in self.template.render(marked, state.tools)
         reason = Reason.TEMPLATE_EDITS_TEXT if printed else Reason.TEMPLATE_DROPS_MESSAGE
         return Excluded(reason, f"{message['role']}: {_text(message)[:80]!r}")
+
+
+def _without_made_up(text: str, logged: str, habits: Habits) -> str:
+    """Drop the reasoning block that the template made up; refuse one that it only closed."""
+    made_up, opened = habits.empty_thought, habits.open_thought
+    if made_up and text.startswith(made_up) and not logged.startswith(made_up):
+        return text[len(made_up) :]
+    if opened and text.startswith(opened):
+        raise Excluded(
+            Reason.ACTION_NOT_LOCATED, "the prompt opens a reasoning block that the log lacks"
+        )
+    return text
 
 
 def _find(message: Mapping[str, Any], text: str, place: int) -> int | None:

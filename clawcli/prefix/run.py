@@ -6,9 +6,10 @@ holds all of their tokens, and the rows are merged on token ids alone.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,17 +19,19 @@ import pyarrow as pa
 from clawcli import config as configs
 from clawcli import schema
 from clawcli.errors import DataError
-from clawcli.prefix import build, links, logged, rows, template
+from clawcli.prefix import build, links, rows, template
 from clawcli.prefix.rows import Row, RowMaker
-from clawcli.store import artefact, location, query, state, tokenizers, trees
+from clawcli.store import artefact, location, query, tokenizers, trees
 from clawcli.tree import Forest
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergeConfig:
     """What `claw merge-prefixes` is asked for."""
 
-    data: str
+    input: str
     """Data directory, or data@N."""
     output: str
     """Directory of the tree."""
@@ -105,18 +108,155 @@ def merge_prefixes(config: MergeConfig) -> MergeReport:
     """
     output = Path(config.output)
     artefact.check_free(output, force=config.force)
-    place = location.existing(config.data)
+    place = location.existing(config.input)
     tokenizer = tokenizers.load(config.tokenizer)
     chat = template.load(tokenizer, file=config.chat_template, kwargs=config.template_kwargs)
     table = query.load_steps(place)
     maker = RowMaker(table, tokenizer, chat, eos_when_unknown=config.eos_when_unknown)
     made, excluded = _make_rows(maker, len(table))
-    weights = np.nan_to_num(table["loss_weight"].to_numpy())
-    kept, ordered = _select(made, weights)
-    _refuse_nothing(weights, kept, excluded, chat)
-    forest, ends = build.merge([made[row].tokens for row in kept]) if kept else _nothing()
+    trained = np.nan_to_num(table["loss_weight"].to_numpy()) > 0
+    kept = _select(made, trained)
+    if not kept:
+        raise _nothing_left(trained, excluded, chat)
+    forest, ends = build.merge([row.tokens for row in kept.values()])
     found = links.check(table, made, maker)
-    report = _report(made, kept, weights, forest, ends, excluded, found, maker)
+    counts = _count(kept, trained, forest)
+    report = MergeReport(
+        steps_in=len(table),
+        steps=len(kept),
+        steps_trained=int(trained[list(kept)].sum()),
+        steps_context_without_path=sum(row is not None for row in made) - len(kept),
+        steps_excluded_by_reason=_sorted(excluded),
+        predicted_speedup=None,
+        links=found.links,
+        links_unbroken=found.links_unbroken,
+        prefix_breaks_by_cause=_sorted(found.breaks_by_cause),
+        steps_by_provenance=_sorted(Counter(row.provenance for row in kept.values())),
+        logged_ids_by_verdict=_sorted(maker.logged.steps_by_verdict),
+        end_tokens_by_cause=_sorted(maker.proof.end_tokens_by_cause),
+        prompts_proved=maker.proof.prompts_proved,
+        prompts_logged=maker.proof.prompts_logged,
+        prompts_logged_equal=maker.proof.prompts_logged_equal,
+        prompts_continued=maker.proof.prompts_continued,
+        **counts,
+    )
     if not config.dry_run:
-        _write(config, table, made, kept, forest, ends, maker, report)
+        with artefact.create(
+            output,
+            kind=trees.KIND,
+            force=config.force,
+            config=configs.to_dict(config),
+            inputs=[{"path": config.input, "kind": "data", "version": place.version}],
+        ) as draft:
+            trees.write(draft.path, forest, _paths(table, kept, ends), tokenizer)
+            draft.manifest.update(
+                _describe(maker, config),
+                decoded_frac_by_model=maker.logged.decoded_frac_by_model,
+                counts=configs.to_dict(report),
+            )
     return report
+
+
+def _make_rows(maker: RowMaker, count: int) -> tuple[list[Row | None], Counter[str]]:
+    parents = [maker.states.parent(row) for row in range(count)]
+    made: list[Row | None] = [None] * count
+    excluded: Counter[str] = Counter()
+    for row in rows.parents_first(parents):
+        parent = parents[row]
+        try:
+            made[row] = maker.row(row, None if parent is None else made[parent])
+        except template.Excluded as error:
+            excluded[error.reason.value] += 1
+            logger.info("step row %d: %s: %s", row, error.reason.value, error.detail)
+    return made, excluded
+
+
+def _select(made: Sequence[Row | None], trained: np.ndarray) -> dict[int, Row]:
+    """Keep trained rows, and those of weight 0 that a trained row contains whole."""
+    present = {place: row for place, row in enumerate(made) if row is not None}
+    is_trained = trained[list(present)]
+    if is_trained.all():
+        return present
+    tokens = [row.tokens for row in present.values()]
+    lengths = np.array([len(row) for row in tokens])
+    inside = build.contained(lengths, build.sort_rows(tokens), is_trained)
+    return {place: row for (place, row), keep in zip(present.items(), inside, strict=True) if keep}
+
+
+def _nothing_left(
+    trained: np.ndarray, excluded: Counter[str], chat: template.Template
+) -> DataError:
+    if not trained.any():
+        return DataError(
+            "No step has a loss_weight above 0, so there is nothing to train.",
+            "Curate with another expression.",
+        )
+    reasons = ", ".join(f"{count} {reason}" for reason, count in excluded.most_common())
+    habits = chat.habits
+    return DataError(
+        f"No step that is to be trained could be rendered: {reasons}. The chat template prints "
+        f"tools: {habits.prints_tools}, arguments as: {habits.arguments_form}.",
+        "Give another --chat-template or --template-kwargs; -v names each step.",
+    )
+
+
+def _count(kept: dict[int, Row], trained: np.ndarray, forest: Forest) -> dict[str, int]:
+    has_child = np.zeros(len(forest.segment_starts), bool)
+    has_child[forest.segment_parents[forest.segment_parents >= 0]] = True
+    ends = forest.segment_depths() + forest.segment_ends - forest.segment_starts
+    return {
+        "logical_tokens": sum(len(row.tokens) for place, row in kept.items() if trained[place]),
+        "chain_tokens": int(ends[~has_child].sum(dtype=np.int64)),
+        "unique_tokens": len(forest.token_ids),
+        "roots": int((forest.segment_parents < 0).sum()),
+        "leaves": int((~has_child).sum()),
+    }
+
+
+def _paths(table: pa.Table, kept: dict[int, Row], ends: np.ndarray) -> pa.Table:
+    steps = table.take(pa.array(list(kept)))
+    made = list(kept.values())
+    provenance = [row.provenance for row in made]
+    mu_valid = steps["mu_valid"].to_pylist()
+    mu_reason = steps["mu_invalid_reason"].to_pylist()
+    for place, row in enumerate(made):
+        if mu_valid[place] and row.logprobs is None:
+            mu_valid[place], mu_reason[place] = False, "tokens_from_text"
+    own = {
+        "end_node_id": ends,
+        "row_tokens": [len(row.tokens) for row in made],
+        "row_hash": [trees.row_hash(row.tokens) for row in made],
+        "response_start": [row.response_start for row in made],
+        "response_end": [row.response_end for row in made],
+        "rollout_logprobs": [row.logprobs for row in made],
+        "is_last": [left == 0 for left in steps["steps_to_end"].to_pylist()],
+        "token_provenance": provenance,
+        "mu_valid": mu_valid,
+        "mu_invalid_reason": mu_reason,
+    }
+    return pa.table(
+        {
+            column.name: pa.array(own[column.name], column.type)
+            if column.name in own
+            else steps[column.name].cast(column.type)
+            for column in schema.PATHS
+        },
+        schema=schema.arrow_schema(schema.PATHS),
+    )
+
+
+def _describe(maker: RowMaker, config: MergeConfig) -> dict[str, Any]:
+    ends = maker.template.habits.turn_ends
+    return {
+        "tokenizer": maker.tokenizer.name,
+        "vocab_hash": maker.tokenizer.vocab_hash,
+        "vocab_size": maker.tokenizer.vocab_size,
+        "template_hash": maker.template.template_hash,
+        "template_kwargs": config.template_kwargs,
+        "eos_token_id": ends[0].token_id,
+        "turn_end_ids": [end.token_id for end in ends],
+    }
+
+
+def _sorted(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items()))

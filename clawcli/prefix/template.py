@@ -77,7 +77,7 @@ class Reason(StrEnum):
     """The prompt's ids are not those of apply_chat_template."""
 
 
-class Excluded(Exception):
+class Excluded(Exception):  # noqa: N818  it is an outcome that is counted, no error
     """A step that cannot be rendered truthfully; caught and counted by prefix/run.py."""
 
     def __init__(self, reason: Reason, detail: str = "") -> None:
@@ -142,7 +142,12 @@ class Template:
             Excluded: the template raises.
         """
         return _render(
-            self.engine, self.text, self.kwargs, messages, tools, generation_prompt=generation_prompt
+            self.engine,
+            self.text,
+            self.kwargs,
+            messages,
+            tools,
+            generation_prompt=generation_prompt,
         )
 
     def prompt_ids(
@@ -285,10 +290,9 @@ def _arguments_form(
             return form, end
         tail = text[text.rindex(_VALUE) :]
         specials = [tokenizer.added_tokens[token_id] for token_id in tokenizer.special_ids]
-        place, token = max(((tail.rfind(token), token) for token in specials), default=(-1, ""))
+        place = max((tail.rfind(token) for token in specials), default=-1)
         if place >= 0:
-            call_end = _turn_end(tail[place:], tokenizer)
-            return form, call_end
+            return form, _turn_end(tail[place:], tokenizer)
     return None, None
 
 

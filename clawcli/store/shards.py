@@ -22,6 +22,13 @@ from clawcli.store import artefact
 from clawcli.tree import Forest
 
 KIND = "shards"
+TOKEN_OPTIONS: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "use_dictionary": False,
+    "use_byte_stream_split": ["token_ids.list.element"],
+}
+"""Parquet settings for files that are mostly token ids: a dictionary hides repeats from zstd."""
 ROWS_PER_GROUP = 32
 """Small row groups keep a reader's memory at a few megabytes."""
 
@@ -97,14 +104,7 @@ def write_phase(directory: Path, phase: int, rows: Iterable[PackedRow]) -> None:
     path = directory / phase_file(phase)
     path.parent.mkdir(parents=True, exist_ok=True)
     arrow = schema.arrow_schema(schema.SHARDS)
-    with pq.ParquetWriter(
-        path,
-        arrow,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=False,
-        use_byte_stream_split=["token_ids.list.element"],
-    ) as writer:
+    with pq.ParquetWriter(path, arrow, **TOKEN_OPTIONS) as writer:
         group: list[PackedRow] = []
         for row in rows:
             group.append(row)

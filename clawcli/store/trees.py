@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from clawcli import schema
 from clawcli.errors import VerifyError
 from clawcli.store import artefact, tokenizers
-from clawcli.store.shards import int_lists
+from clawcli.store.shards import TOKEN_OPTIONS, int_lists
 from clawcli.tree import Forest
 
 KIND = "tree"
@@ -75,14 +75,10 @@ def write(
         },
         schema=schema.arrow_schema(schema.NODES),
     )
-    options: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
-    for name, table, more in (
-        (NODES_FILE, nodes, {"use_dictionary": False}),
-        (PATHS_FILE, paths, {}),
-    ):
-        target = directory / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, target, **options, **more)
+    for name in (NODES_FILE, PATHS_FILE):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(nodes, directory / NODES_FILE, **TOKEN_OPTIONS)
+    pq.write_table(paths, directory / PATHS_FILE, compression="zstd", compression_level=1)
     tokenizer.to_file(directory / tokenizers.FILE)
 
 

@@ -41,23 +41,26 @@ class Block:
     """Runs of places of the path above, root first; empty for roots."""
     depth: int
     """Depth of the segments' first tokens, which is the number of ancestor tokens A."""
-    masks: dict[int | None, Tensor | None] = field(default_factory=dict)
-    """Window -> bool [L, A + L], true where a token may look; every layer uses it again."""
+    masks: dict[tuple[int | None, torch.dtype], Tensor | None] = field(default_factory=dict)
+    """(window, dtype) -> what to add to the scores; every layer uses it again."""
 
-    def mask(self, window: int | None) -> Tensor | None:
-        """Build who may look at whom; None = plain causal, which needs no mask."""
-        if window not in self.masks:
-            length = self.own_BL.shape[1]
-            total = self.depth + length
-            device = self.own_BL.device
-            query_L = torch.arange(self.depth, total, device=device)[:, None]
-            key_A = torch.arange(total, device=device)[None, :]
-            visible = key_A <= query_L
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """Build [L, A + L]: 0 where a token may look, else -inf; None = plain causal.
+
+        It is additive and kept, for of a boolean mask autograd would save a copy in each layer.
+        """
+        key = (window, dtype)
+        if key not in self.masks:
+            total = self.depth + self.own_BL.shape[1]
+            depth_A = torch.arange(total, device=self.own_BL.device)
+            distance_LA = depth_A[self.depth :, None] - depth_A
+            hidden_LA = distance_LA < 0
             if window is not None:
-                visible &= query_L - key_A < window
-            narrow = window is not None and window < total
-            self.masks[window] = visible if self.depth or narrow else None
-        return self.masks[window]
+                hidden_LA |= distance_LA >= window
+            is_plain = self.depth == 0 and (window is None or window >= total)
+            mask_LA = torch.zeros(hidden_LA.shape, dtype=dtype, device=depth_A.device)
+            self.masks[key] = None if is_plain else mask_LA.masked_fill_(hidden_LA, -torch.inf)
+        return self.masks[key]
 
 
 @dataclass(slots=True)
@@ -184,7 +187,7 @@ def _attend(
             torch.cat([_above(block, states), own], dim=2)
             for states, own in ((key, own_key), (value, own_value))
         )
-    mask = block.mask(window)
+    mask = block.mask(window, query.dtype)
     output = scaled_dot_product_attention(
         own_query,
         own_key,

@@ -132,6 +132,10 @@ def tree_obstacle(model: PreTrainedModel) -> str | None:
         return f"it has layers of type {', '.join(other)}"
     if getattr(config, "attention_chunk_size", None):
         return "its attention works in chunks"
+    if getattr(config, "attn_logit_softcapping", None):
+        return "it caps its attention scores"
+    if any(name.rpartition(".")[2] == "sinks" for name, _ in model.named_parameters()):
+        return "its attention has sinks"
     if not any("rotary" in type(module).__name__.lower() for module in model.modules()):
         return "its positions are not rotary"
     scalings = _rope_types(getattr(config, "rope_parameters", None)) & _CALL_DEPENDENT_ROPE

@@ -1,0 +1,257 @@
+import json
+import random
+import sys
+from collections import defaultdict
+
+import pytest
+from conftest import SHARED, assistant, pair, system, tool, user, write_lines
+from request_log import UNRECOVERABLE, make
+
+from clawcli.ingest.run import IngestConfig, ingest
+from clawcli.store import location, table
+from clawcli.store.state import States
+
+
+def ingest_files(output, *files):
+    report = ingest(IngestConfig(inputs=tuple(str(f) for f in files), output=str(output)))
+    return report, table.read(location.parse(str(output)))
+
+
+def trajectories(steps, tag=lambda metadata: (metadata["run"], metadata["turn"])):
+    """Each trajectory as its tags in order; samples apart."""
+    found = defaultdict(list)
+    for row in steps.to_pylist():
+        name = tag(json.loads(row["metadata"]))
+        place = (row["step_index"], row["choice_index"], row["trajectory_kind"])
+        found[row["trajectory_uid"]].append((place, name, row["prefix_broken"]))
+    return sorted(tuple(sorted(steps)) for steps in found.values())
+
+
+def rebuilt(found, truth):
+    """Names of runs whose steps form exactly one trajectory, in order."""
+    whole = {tuple(name for _, name, _ in steps) for steps in found}
+    return {run for run, turns in truth.items() if tuple((run, t) for t in turns) in whole}
+
+
+@pytest.mark.parametrize("times", [True, False])
+@pytest.mark.parametrize("ids", [True, False])
+def test_link_synthetic_log_rebuilds_all_runs_but_the_unrecoverable(tmp_path, times, ids):
+    for seed in range(2):
+        log = make(seed, times=times, ids=ids)
+        path = write_lines(tmp_path / f"{seed}.jsonl", log.records)
+        _, steps = ingest_files(tmp_path / f"data{seed}", path)
+        missing = set(log.truth) - rebuilt(trajectories(steps), log.truth)
+        assert missing == UNRECOVERABLE
+
+
+@pytest.mark.parametrize("times", [True, False])
+def test_link_shuffled_or_split_log_gives_the_same_trajectories(tmp_path, times):
+    log = make(3, times=times)
+    records = log.records[:]
+    _, whole = ingest_files(tmp_path / "whole", write_lines(tmp_path / "a.jsonl", records))
+    random.Random(0).shuffle(records)
+    _, shuffled = ingest_files(tmp_path / "shuffled", write_lines(tmp_path / "b.jsonl", records))
+    parts = [write_lines(tmp_path / f"part{i}.jsonl", records[i::8]) for i in range(8)]
+    _, split = ingest_files(tmp_path / "split", *parts)
+    columns = ["step_uid", "trajectory_uid", "parent_step_uid", "step_index", "prefix_broken"]
+
+    def rows(steps):
+        return sorted(map(str, steps.select(columns).to_pylist()))
+
+    assert rows(whole) == rows(shuffled) == rows(split)
+
+
+def test_link_shared_synthetic_log_rebuilds_132_of_138(tmp_path):
+    folder = SHARED / "experiments"
+    if not (folder / "chain_log.py").exists():
+        pytest.skip("needs ../shared/experiments/chain_log.py, which is not here")
+    sys.path.insert(0, str(folder))
+    try:
+        import chain_log
+    finally:
+        sys.path.remove(str(folder))
+    good = total = 0
+    for seed in range(6):
+        records = chain_log.make(seed)
+        layouts = [records, random.Random(seed).sample(records, len(records))]
+        found = []
+        for i, layout in enumerate(layouts):
+            path = write_lines(tmp_path / f"{seed}-{i}.jsonl", layout)
+            _, steps = ingest_files(tmp_path / f"{seed}-{i}", path)
+            found.append(trajectories(steps, tag=lambda metadata: metadata["tag"]))
+        parts = [
+            write_lines(tmp_path / f"{seed}-part{i}.jsonl", layouts[1][i::8]) for i in range(8)
+        ]
+        _, steps = ingest_files(tmp_path / f"{seed}-split", *parts)
+        found.append(trajectories(steps, tag=lambda metadata: metadata["tag"]))
+        assert found[0] == found[1] == found[2]
+        whole = {tuple(name for _, name, _ in steps) for steps in found[0]}
+        truth = chain_log.truth(records)
+        good += sum(tuple(tags) in whole for tags in truth.values())
+        total += len(truth)
+    assert (good, total) == (132, 138)
+
+
+def state_of(steps, uid):
+    states = States(steps)
+    return states.prompt(states.row_of(uid))
+
+
+def test_link_synthetic_log_rebuilds_every_state_as_it_was_logged(tmp_path):
+    log = make(1)
+    _, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", log.records))
+    logged = {}
+    for record in log.records:
+        logged[record["run"], record["turn"]] = record["request"]["messages"]
+    states = States(steps)
+    for row, metadata in enumerate(steps["metadata"].to_pylist()):
+        tags = json.loads(metadata)
+        want = logged[tags["run"], tags["turn"]]
+        prompt = states.prompt(row)
+        has_system = want[0]["role"] == "system"
+        assert prompt.system == (want[0]["content"] if has_system else "")
+        assert [shape(m) for m in prompt.messages] == [shape(m) for m in want[has_system:]]
+
+
+def shape(message):
+    """What must survive of a message, in either form."""
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content)
+    calls = [
+        (c.get("function", c)["name"], c.get("function", c)["arguments"])
+        for c in message.get("tool_calls") or ()
+    ]
+    reasoning = message.get("reasoning_content", message.get("reasoning"))
+    return message["role"], content, calls, reasoning
+
+
+def two_calls(first_answer, shown, *, later=(), **second):
+    """A log of two calls; the second request shows the first answer as `shown`."""
+    start = [system("s"), user("u")]
+    return [
+        pair(start, first_answer, at=1.0, uid="one", tools=[]),
+        pair([*start, shown, *later], assistant("done"), at=2.0, uid="two", tools=[], **second),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown", "cause", "prefix"),
+    [
+        (assistant("a"), assistant("a"), None, 2),
+        (assistant(None), assistant(""), None, 2),
+        (assistant("a"), assistant([{"type": "text", "text": "a"}]), None, 2),
+        (assistant("a", annotations=[], refusal=None), assistant("a"), None, 2),
+        (assistant("a", reasoning_content="r"), assistant("a"), "reasoning_changed", 1),
+        (assistant("a", reasoning="r"), assistant("a", reasoning_content="r"), None, 2),
+        (assistant("<think>r</think>\n\na"), assistant("a"), "reasoning_changed", 1),
+        (assistant("a"), assistant("a and more"), "stop_trimmed", 1),
+        (assistant("a"), assistant("b"), "action_differs", 1),
+        (
+            assistant("a", calls=[("c1", "f", '{"x": 1}')]),
+            assistant("a", calls=[("c1", "f", '{"x":1}')]),
+            "action_differs",
+            1,
+        ),
+        (
+            assistant("a", calls=[("c1", "f", "{}")]),
+            assistant("a", calls=[("other", "f", "{}")]),
+            None,
+            2,
+        ),
+    ],
+)
+def test_link_answer_as_the_next_request_shows_it(tmp_path, answer, shown, cause, prefix):
+    path = write_lines(tmp_path / "a.jsonl", two_calls(answer, shown, later=[user("v")]))
+    _, steps = ingest_files(tmp_path / "data", path)
+    first, second = sorted(steps.to_pylist(), key=lambda row: row["step_index"])
+    assert second["parent_step_uid"] == first["step_uid"]
+    assert second["trajectory_uid"] == first["trajectory_uid"]
+    assert (second["prefix_broken"], second["prefix_messages"]) == (cause, prefix)
+
+
+def test_link_two_candidates_alike_is_counted_ambiguous_once_ids_do_not_tell(tmp_path):
+    start = [system("s"), user("u")]
+    said = assistant("same")
+    records = [
+        pair(start, said, at=1.0, uid="a0", tools=[]),
+        pair(start, said, at=2.0, uid="b0", tools=[]),
+        pair([*start, said, user("v")], assistant("x"), at=3.0, uid="a1", tools=[]),
+        pair([*start, said, user("w")], assistant("y"), at=4.0, uid="b1", tools=[]),
+    ]
+    report, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
+    rows = {row["native_id"]: row for row in steps.to_pylist()}
+    assert rows["a1"]["parent_step_uid"] == rows["a0"]["step_uid"]
+    # a0 has a child by now, so b0 is the only one left
+    assert rows["b1"]["parent_step_uid"] == rows["b0"]["step_uid"]
+    assert report.warnings_by_code == {"ambiguous_parent": 1}
+
+
+def test_link_branch_continues_the_index_and_trains_nothing_without_a_reward(tmp_path):
+    start = [system("s"), user("u")]
+    said = assistant("a")
+    on = [*start, said, user("v")]
+    records = [
+        pair(start, said, at=1.0, uid="0", tools=[], reward=None),
+        pair(on, assistant("dead end"), at=2.0, uid="dead", tools=[]),
+        pair(on, assistant("live"), at=3.0, uid="live", tools=[], reward=1.0),
+    ]
+    _, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
+    rows = {row["native_id"]: row for row in steps.to_pylist()}
+    dead, live = rows["dead"], rows["live"]
+    assert (live["trajectory_kind"], live["step_index"], live["loss_weight"]) == ("main", 1, 1.0)
+    assert (dead["trajectory_kind"], dead["step_index"], dead["loss_weight"]) == ("branch", 1, 0.0)
+    assert dead["parent_trajectory_uid"] == live["trajectory_uid"] != dead["trajectory_uid"]
+    assert dead["reward"] is None
+    assert live["reward"] == 1.0
+
+
+def test_link_choices_nobody_followed_keep_choice_0_and_make_samples(tmp_path):
+    start = [system("s"), user("u")]
+    path = write_lines(
+        tmp_path / "a.jsonl",
+        [pair(start, assistant("a"), assistant("b"), assistant("c"), at=1.0, uid="x")],
+    )
+    _, steps = ingest_files(tmp_path / "data", path)
+    kinds = {row["choice_index"]: row["trajectory_kind"] for row in steps.to_pylist()}
+    assert kinds == {0: "main", 1: "sample", 2: "sample"}
+    assert len(set(steps["step_uid"].to_pylist())) == 3
+    assert len(set(steps["group_uid"].to_pylist())) == 1
+    assert set(steps["loss_weight"].to_pylist()) == {1.0}
+
+
+def test_link_clocks_that_lie_close_no_circle(tmp_path):
+    # the later state carries the earlier time, and the first message is edited in between
+    start = [user("u now 1")]
+    a, b = assistant("a"), assistant("b")
+    records = [
+        pair(start, a, at=9.0, uid="0"),
+        pair([*start, a, user("v")], b, at=5.0, uid="1"),
+        pair([user("u now 2"), a, user("v"), b, user("w")], a, at=1.0, uid="2"),
+    ]
+    _, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
+    parents = dict(zip(steps["step_uid"].to_pylist(), steps["parent_step_uid"].to_pylist()))
+    for uid in parents:
+        seen = set()
+        while uid is not None:
+            assert uid not in seen
+            seen.add(uid)
+            uid = parents[uid]
+
+
+def test_link_late_tool_result_of_parallel_calls_stays_with_its_state(tmp_path):
+    start = [system("s"), user("u")]
+    said = assistant("", calls=[("c1", "f", "{}"), ("c2", "g", "{}")])
+    records = [
+        pair(start, said, at=1.0, uid="0"),
+        pair([*start, said, tool("r1", "c1"), tool("r2", "c2")], assistant("x"), at=2.0, uid="1"),
+    ]
+    _, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
+    second = next(row for row in steps.to_pylist() if row["native_id"] == "1")
+    assert [m["content"] for m in second["observation"]] == ["r1", "r2"]
+    assert [m["role"] for m in state_of(steps, second["step_uid"]).messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+    ]

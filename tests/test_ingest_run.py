@@ -1,0 +1,410 @@
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import assistant, pair, shared, system, tau, tool, user, write_lines
+
+from clawcli.errors import DataError, LogFormatError
+from clawcli.ingest.run import FATES, IngestConfig, ingest
+from clawcli.store import location, table
+
+
+def run(output, *files, **options):
+    return ingest(
+        IngestConfig(inputs=tuple(str(f) for f in files), output=str(output), **options)
+    )
+
+
+def rows(output):
+    return table.read(location.parse(str(output))).to_pylist()
+
+
+def rejects(output):
+    return table.read(location.parse(str(output)), "rejects").to_pylist()
+
+
+ATTEMPT = [
+    system("s"),
+    user("u"),
+    assistant("", calls=[("c1", "f", '{"x": 1}')]),
+    tool("r"),
+    assistant("done"),
+    user("###STOP###"),
+]
+
+
+def test_ingest_tau_array_makes_one_trajectory_per_attempt(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text(tau([(1, 0, 1.0, ATTEMPT), (1, 1, 0.0, ATTEMPT), (2, 0, 0.0, ATTEMPT)]))
+    report = run(tmp_path / "d", path)
+    assert (report.steps, report.trajectories, report.rejects) == (6, 3, 0)
+    steps = rows(tmp_path / "d")
+    assert len({row["group_uid"] for row in steps}) == 2
+    last = [row for row in steps if row["is_last"]]
+    assert [m["content"] for m in last[0]["final_observation"]] == ["###STOP###"]
+    assert [row["reward"] for row in last] == [1.0, 0.0, 0.0]
+    assert {row["trajectory_reward"] for row in steps} == {1.0, 0.0}
+    assert all(row["reward"] is None for row in steps if not row["is_last"])
+    assert {row["state_kind"] for row in steps} == {"partial"}
+    assert {row["finish_reason"] for row in steps} == {"unknown"}
+
+
+def test_ingest_tau_empty_attempt_is_rejected_and_keeps_its_reward(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text(tau([(1, 0, 1.0, ATTEMPT), (1, 1, 0.5, []), (1, 2, 0.0, ATTEMPT[:2])]))
+    report = run(tmp_path / "d", path)
+    assert (report.rejects_by_reason, report.trajectories_empty) == ({"empty_trajectory": 2}, 2)
+    kept = [(row["task_id"], row["trial"], row["reward"]) for row in rejects(tmp_path / "d")]
+    assert kept == [("1", 1, 0.5), ("1", 2, 0.0)]
+
+
+def test_ingest_tau_reward_nan_is_null_with_a_warning(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text(tau([(1, 0, "not a number", ATTEMPT)]))
+    report = run(tmp_path / "d", path)
+    assert report.warnings_by_code == {"reward_not_a_number": 1}
+    assert {row["trajectory_reward"] for row in rows(tmp_path / "d")} == {None}
+
+
+def test_ingest_same_task_and_trial_twice_in_a_source_stay_two_attempts(tmp_path):
+    path = tmp_path / "t.json"
+    other = [*ATTEMPT[:1], user("another"), *ATTEMPT[2:]]
+    path.write_text(tau([(1, 0, 1.0, ATTEMPT), (1, 0, 0.0, other)]))
+    assert run(tmp_path / "d", path).trajectories == 2
+    assert len({row["trajectory_uid"] for row in rows(tmp_path / "d")}) == 2
+
+
+def test_ingest_transcript_cuts_at_each_assistant_message(tmp_path):
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    record = {"messages": ATTEMPT, "tools": tools, "reward": 1, "task_id": "t", "note": "kept"}
+    path = write_lines(tmp_path / "a.jsonl", [record])
+    report = run(tmp_path / "d", path)
+    first, second = rows(tmp_path / "d")
+    assert (report.steps, first["log_format"]) == (2, "messages")
+    assert (first["state_kind"], first["prefix_messages"], second["prefix_messages"]) == (
+        "reconstructed",
+        0,
+        2,
+    )
+    assert json.loads(first["tools"]) == tools
+    assert second["tools"] is None
+    assert json.loads(second["metadata"]) == {"note": "kept"}
+    assert (second["reward"], second["terminated"], second["is_last"]) == (1.0, True, True)
+
+
+def test_ingest_transcript_with_calls_but_no_tools_is_partial(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [{"messages": ATTEMPT}])
+    run(tmp_path / "d", path)
+    assert {row["state_kind"] for row in rows(tmp_path / "d")} == {"partial"}
+
+
+def test_ingest_message_weight_becomes_loss_weight(tmp_path):
+    messages = [user("u"), {**assistant("a"), "weight": 0}, user("v"), assistant("b")]
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [{"messages": messages}]))
+    assert [row["loss_weight"] for row in rows(tmp_path / "d")] == [0.0, 1.0]
+
+
+def test_ingest_request_response_keeps_ids_logprobs_and_usage(tmp_path):
+    record = pair(
+        [user("u")],
+        assistant("a"),
+        uid="r1",
+        at=1_700_000_000.5,
+        request={"temperature": 1.0, "top_p": 0.9, "top_k": 5, "stop": ["x"], "max_tokens": 7},
+        policy_version=3,
+    )
+    response = record["response"]
+    response["usage"] = {
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 1},
+        "completion_tokens_details": {"reasoning_tokens": 1},
+    }
+    response["prompt_token_ids"] = [1, 2, 3]
+    response["choices"][0]["token_ids"] = [4, 5]
+    response["choices"][0]["logprobs"] = {"content": [{"logprob": -0.5}, {"logprob": -1.25}]}
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [record]))
+    (row,) = rows(tmp_path / "d")
+    assert (row["observation_ids"], row["response_ids"]) == ([1, 2, 3], [4, 5])
+    assert row["rollout_logprobs"] == [-0.5, -1.25]
+    assert row["token_provenance"] == "engine_logprobs"
+    assert (row["input_tokens"], row["output_tokens"]) == (3, 2)
+    assert (row["cached_tokens"], row["reasoning_tokens"]) == (1, 1)
+    assert (row["temperature"], row["top_p"], row["policy_version"]) == (1.0, 0.9, 3)
+    assert json.loads(row["sampling"]) == {"top_k": 5, "stop": ["x"]}
+    assert json.loads(row["metadata"]) == {"request": {"max_tokens": 7}}
+    assert str(row["started_at"]) == "2023-11-14 22:13:20.500000+00:00"
+    assert row["log_date"] == "2023-11-14"
+
+
+def test_ingest_logprobs_of_another_length_are_null_with_a_warning_never_zero(tmp_path):
+    record = pair([user("u")], assistant("a"))
+    record["response"]["choices"][0]["token_ids"] = [4, 5]
+    record["response"]["choices"][0]["logprobs"] = {"content": [{"logprob": -0.5}]}
+    report = run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [record]))
+    (row,) = rows(tmp_path / "d")
+    assert (row["rollout_logprobs"], row["response_ids"]) == (None, [4, 5])
+    assert report.warnings_by_code == {"logprobs_length_mismatch": 1}
+
+
+def test_ingest_token_delta_continues_the_parents_ids(tmp_path):
+    start = [user("u")]
+    first = pair(start, assistant("a"), at=1.0, uid="1")
+    second = pair([*start, assistant("a"), user("v")], assistant("b"), at=2.0, uid="2")
+    first["response"]["prompt_token_ids"] = [1, 2]
+    first["response"]["choices"][0]["token_ids"] = [3, 4]
+    second["response"]["prompt_token_ids"] = [1, 2, 3, 4, 5, 6]
+    second["response"]["choices"][0]["token_ids"] = [7]
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [first, second]))
+    row = next(r for r in rows(tmp_path / "d") if r["native_id"] == "2")
+    assert (row["prefix_tokens"], row["observation_ids"]) == (4, [5, 6])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stored", "valid"),
+    [
+        ('{"a": 1}', '{"a": 1}', True),
+        ("print(1)", "print(1)", False),
+        ("", "", False),
+        ("[1]", "[1]", False),
+        ({"b": 1, "a": "é"}, '{"a": "é", "b": 1}', True),
+        (None, "", False),
+    ],
+)
+def test_ingest_arguments_are_kept_as_logged_and_never_repaired(
+    tmp_path, arguments, stored, valid
+):
+    record = pair([user("u")], assistant("", calls=[("c", "f", arguments)]))
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [record]))
+    (call,) = rows(tmp_path / "d")[0]["tool_calls"]
+    assert (call["arguments"], call["arguments_valid"]) == (stored, valid)
+
+
+def test_ingest_every_record_has_one_fate(tmp_path):
+    good = pair([user("u")], assistant("a"), uid="1", at=1.0)
+    failed = {"request": {"messages": [user("u")]}, "response": {"error": {"message": "429"}}}
+    http = {
+        "request": {"body": {"messages": [user("w")]}},
+        "response": {"status": 500, "body": {"oops": 1}},
+    }
+    lines = [
+        json.dumps(good),
+        json.dumps(good),
+        json.dumps(failed),
+        json.dumps(http),
+        '{"request": {"messages": [{"role": "user", "con{"request"',
+        json.dumps({"request": {"model": "m"}, "response": {"choices": []}}),
+        json.dumps({"request": {"messages": [user("x")]}, "response": {"choices": []}}),
+        json.dumps({"request": {"messages": [{"content": "no role"}]}, "response": {}}),
+        "[1, 2]",
+        '{"request": {"messages": [{"role": "us',
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines))
+    report = run(tmp_path / "d", path)
+    assert report.records == 10
+    assert report.records_by_fate == {
+        "used": 1,
+        "duplicate": 1,
+        "failed_call": 2,
+        "ignored": 0,
+        "pending": 1,
+        "rejected": 5,
+    }
+    assert sum(report.records_by_fate[fate] for fate in FATES) == report.records
+    assert report.rejects_by_reason == {
+        "bad_json": 1,
+        "bad_message": 1,
+        "bad_record": 1,
+        "no_choices": 1,
+        "no_messages": 1,
+    }
+    aside = rejects(tmp_path / "d")
+    assert len(aside) == report.records - report.records_by_fate["used"]
+    data = path.read_bytes()
+    for row in aside:
+        assert data[row["source_offset"] :].decode().startswith(row["first_bytes"][:20])
+
+
+def test_ingest_unchanged_sources_add_nothing(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    first = run(tmp_path / "d", path)
+    packed = tmp_path / "a.jsonl.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    for source in (path, packed):
+        again = run(tmp_path / "d", source)
+        assert (again.files_unchanged, again.files_read, again.steps) == (1, 0, 0)
+        assert (again.steps_total, again.table_version) == (1, first.table_version)
+
+
+def test_ingest_changed_source_is_refused_with_one_sentence(tmp_path):
+    records = [pair([user("u")], assistant("a"), uid="1")]
+    path = write_lines(tmp_path / "a.jsonl", records)
+    run(tmp_path / "d", path)
+    write_lines(path, [*records, pair([user("v")], assistant("b"), uid="2")])
+    with pytest.raises(DataError, match="was ingested before .* and has changed since"):
+        run(tmp_path / "d", path)
+    assert len(rows(tmp_path / "d")) == 1
+
+
+def test_ingest_new_source_is_appended_as_a_version(tmp_path):
+    one = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    two = write_lines(tmp_path / "b.jsonl", [pair([user("v")], assistant("b"), uid="2")])
+    run(tmp_path / "d", one)
+    assert run(tmp_path / "d", two).table_version == 1
+    old = table.read(location.parse(f"{tmp_path / 'd'}@0"))
+    assert (old.num_rows, len(rows(tmp_path / "d"))) == (1, 2)
+
+
+def test_ingest_same_call_in_two_sources_is_stored_once(tmp_path):
+    record = pair([user("u")], assistant("a"), uid="1")
+    one = write_lines(tmp_path / "a.jsonl", [record])
+    two = write_lines(tmp_path / "b.jsonl", [record])
+    run(tmp_path / "d", one)
+    report = run(tmp_path / "d", two)
+    assert report.records_by_fate["duplicate"] == 1
+    assert report.steps_total == 1
+
+
+def test_ingest_empty_file_gives_no_record_and_a_warning(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"")
+    report = run(tmp_path / "d", path)
+    assert (report.records, report.warnings_by_code) == (0, {"empty_source": 1})
+
+
+def test_ingest_unknown_format_says_what_was_tried_and_why(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [{"obs": 1, "action": 2}])
+    with pytest.raises(LogFormatError) as caught:
+        run(tmp_path / "d", path)
+    text = str(caught.value)
+    assert "tau_bench refused: no task_id and no traj" in text
+    assert "openai_chat refused: no response" in text
+    assert "messages refused: no list of messages" in text
+    assert not (tmp_path / "d").exists()
+
+
+def test_ingest_one_bad_source_among_good_ones_is_a_problem_and_the_rest_is_committed(tmp_path):
+    good = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    bad = write_lines(tmp_path / "b.jsonl", [{"obs": 1}])
+    report = run(tmp_path / "d", good, bad)
+    assert report.steps_total == 1
+    assert "b.jsonl is in no known log format" in report.problems[0]
+
+
+def test_ingest_into_a_folder_that_is_no_data_directory_is_refused(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    with pytest.raises(DataError, match="is no data directory"):
+        run(tmp_path, path)
+
+
+def test_ingest_dry_run_counts_and_writes_nothing(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    report = run(tmp_path / "d", path, dry_run=True)
+    assert (report.steps, report.table_version) == (1, None)
+    assert not (tmp_path / "d").exists()
+
+
+def test_ingest_litellm_file_with_rendered_tools_trains_what_the_model_wrote(tmp_path):
+    text = "Look.\n<function=f>\n<parameter=x>1</parameter>\n"
+    parsed = assistant("Look.", calls=[("c", "f", '{"x": 1}')])
+    record = {
+        "messages": [system("tools as text"), user("u")],
+        "raw_messages": [system("s"), user("u")],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "kwargs": {"stop": ["</function"], "temperature": 0.5},
+        "response": {"id": "1", "choices": [{"index": 0, "message": parsed}]},
+        "raw_response": {"id": "1", "choices": [{"index": 0, "message": assistant(text)}]},
+        "timestamp": 10.0,
+        "latency_sec": 4.0,
+        "cost": 0.25,
+    }
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(record))
+    run(tmp_path / "d", path)
+    (row,) = rows(tmp_path / "d")
+    assert (row["response"], row["tool_calls"], row["tools"]) == (text, None, "[]")
+    assert (row["system"], row["cost_usd"], row["temperature"]) == ("tools as text", 0.25, 0.5)
+    assert (row["started_at"].timestamp(), row["ended_at"].timestamp()) == (6.0, 10.0)
+
+    lost = {"role": "assistant", "content": "Look.", "tool_calls": [{}]}
+    record["raw_response"]["choices"][0]["message"] = lost
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps(record))
+    run(tmp_path / "e", path)
+    (row,) = rows(tmp_path / "e")
+    assert (row["response"], row["tool_calls"][0]["name"]) == ("Look.", "f")
+
+
+def test_ingest_group_without_a_task_id_is_system_tools_and_root_messages(tmp_path):
+    start = [system("s"), user("u")]
+    other = [system("other"), user("u")]
+    records = [
+        pair(start, assistant("a"), uid="1", at=1.0),
+        pair(start, assistant("b"), uid="2", at=2.0),
+        pair(other, assistant("c"), uid="3", at=3.0),
+    ]
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", records))
+    groups = {row["native_id"]: row["group_uid"] for row in rows(tmp_path / "d")}
+    assert groups["1"] == groups["2"] != groups["3"]
+
+
+def test_ingest_airline_gives_the_expected_counts(tmp_path):
+    path = shared("tau-bench", "gpt-4o-airline.json")
+    report = run(tmp_path / "d", path)
+    assert (report.steps, report.trajectories, report.rejects) == (2454, 200, 0)
+    steps = rows(tmp_path / "d")
+    assert len({row["group_uid"] for row in steps}) == 50
+    size = sum(p.stat().st_size for p in (tmp_path / "d").rglob("*") if p.is_file())
+    assert size < 600_000
+    attempts = json.loads(path.read_text())
+    finals = {}
+    for row in steps:
+        if row["final_observation"] is not None:
+            finals[row["task_id"], row["trial"]] = [m["content"] for m in row["final_observation"]]
+    for attempt in attempts:
+        roles = [m["role"] for m in attempt["traj"]]
+        after = len(roles) - roles[::-1].index("assistant")
+        want = [m["content"] for m in attempt["traj"][after:]]
+        assert finals[str(attempt["task_id"]), attempt["trial"]] == want
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "trajectories", "empty"),
+    [("a", 866, 66, 34), ("b", 1292, 95, 5)],
+)
+def test_ingest_retail_assertions_count_empty_attempts(tmp_path, name, steps, trajectories, empty):
+    report = run(tmp_path / "d", shared("tau-bench", f"retail-assertions-{name}.json"))
+    assert (report.steps, report.trajectories) == (steps, trajectories)
+    assert (report.trajectories_empty, report.rejects) == (empty, empty)
+
+
+def test_ingest_few_shot_without_structured_messages_is_refused(tmp_path):
+    with pytest.raises(LogFormatError):
+        run(tmp_path / "d", shared("tau-bench", "few_shot_airline.jsonl"))
+
+
+def test_ingest_openhands_logs_make_one_trajectory_with_clean_links(tmp_path):
+    report = run(tmp_path / "d", shared("openai-chat", "openhands-llm-logs"))
+    causes = [row["prefix_broken"] for row in rows(tmp_path / "d")]
+    assert (report.steps, report.trajectories, causes) == (6, 1, [None] * 6)
+
+
+def test_ingest_openhands_logs_with_tools_as_text_restate_three_links(tmp_path):
+    report = run(tmp_path / "d", shared("openai-chat", "openhands-nonfncall-logs"))
+    causes = sorted(str(row["prefix_broken"]) for row in rows(tmp_path / "d"))
+    assert (report.steps, report.trajectories) == (4, 1)
+    assert causes == ["None", "action_differs", "stop_trimmed", "stop_trimmed"]
+
+
+def test_read_table_leaves_no_thread_that_aborts_the_exit(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    run(tmp_path / "d", path)
+    code = (
+        "from clawcli.store import location, table; "
+        f"table.read(location.parse({str(tmp_path / 'd')!r}))"
+    )
+    codes = {subprocess.run([sys.executable, "-c", code]).returncode for _ in range(8)}
+    assert codes == {0}
