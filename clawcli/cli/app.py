@@ -35,6 +35,10 @@ for _module in VERBS:
     _module.register(app)
 
 
+_received: list[int] = []
+"""Signals that asked this process to stop."""
+
+
 def _print_version(value: bool) -> None:
     if value:
         print(f"claw {clawcli.__version__}")  # noqa: T201 - asked for on stdout
@@ -70,6 +74,9 @@ def run(arguments: Sequence[str]) -> int:
         console.show_error(ClawError("Memory ran out.", "Use fewer steps at once."), as_json=as_json)
         return 5
     except Exception:
+        if _received:
+            # a library that was stopped by a signal may raise an error of its own
+            return 128 + _received[0]
         traceback.print_exc()
         console.say("claw: this is a bug in claw; please report it with the lines above.")
         return 1
@@ -79,9 +86,11 @@ def main() -> NoReturn:
     """Run the command line of this process."""
     # a closed pipe (claw ... | head) ends the process quietly, as it does other tools
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, _stop)
+    signal.signal(signal.SIGTERM, _stop)
     sys.exit(run(sys.argv[1:]))
 
 
-def _terminate(number: int, frame: object) -> NoReturn:
+def _stop(number: int, frame: object) -> NoReturn:
+    _received.append(number)
     sys.exit(128 + number)

@@ -78,7 +78,7 @@ def export(
     config: opt.Config = None,
     set_: opt.Set = None,
 ) -> None:
-    """Write rows for other trainers, or packed shards for claw train.
+    """Write rows for other trainers, or shards.
 
     With --as sft: JSON lines {prompt, completion, tools, step_uid}, one per trained step (TRL's
     prompt-completion form); --rows trajectory gives {messages, tools, step_uids}. Without --as:
@@ -140,6 +140,10 @@ def _shard_words(report: ExportShardsReport) -> Iterator[str]:
         f"{number(report.steps)} steps in {number(report.rows)} packed rows of "
         f"{number(report.tokens)} tokens, {number(report.updates)} updates in "
         f"{number(report.phases)} phases."
+    )
+    yield (
+        f"Rows of up to {number(report.max_tokens_per_row)} tokens keep {report.merge_kept_frac:.0%} "
+        "of what merging saves."
     )
     if left := counts(report.steps_left_out_by_reason):
         yield f"Left out: {left}."

@@ -53,7 +53,7 @@ def train(
     config: opt.Config = None,
     set_: opt.Set = None,
 ) -> None:
-    """Train a model on shards: sft, or ppo behind a gate.
+    """Train a model: sft, or ppo behind a gate.
 
     PPO is for data whose behaviour policy is known. It is refused (exit 3) where log-probs are
     missing, the policy is not the model's own, the state was not logged, or no group has spread.

@@ -25,7 +25,7 @@ def verify(
     verbose: opt.Verbose = 0,
     json: opt.Json = False,
 ) -> None:
-    """Compare an artefact with its manifest, and its rows with their hashes.
+    """Check that an artefact is intact.
 
     Every file must have the size and hash that the manifest names. Of a tree, every row is rebuilt
     and compared with the hash taken before merging. A mismatch exits with 3.
@@ -35,9 +35,12 @@ def verify(
 
     job = Job("verify", [artefact], None, quiet, json)
     with job.working(verbose):
-        report = run(VerifyConfig(path=artefact))
+        report = run(VerifyConfig(input=artefact))
     job.show(report, lambda r: _words(artefact, r))
 
 
 def _words(artefact: str, report: VerifyReport) -> Iterator[str]:
-    yield f"{artefact} is intact: {number(report.files)} files."
+    line = f"{artefact} is intact: {report.kind}, {number(report.files)} files"
+    if report.steps is not None:
+        line += f", {number(report.steps)} steps, {number(report.tokens)} tokens"
+    yield line + "."

@@ -72,7 +72,7 @@ class ExportShardsReport:
     padding_frac: float
     """Padding if every row were filled up to the target; rows are stored and run without."""
     merge_kept_frac: float
-    """Logical per computed token, over the same of the whole tree."""
+    """Logical per computed token, over the same where every shared token is computed once."""
     phases: int
     """Phases of the plan."""
     updates: int
@@ -134,7 +134,8 @@ def export_shards(config: ExportShardsConfig) -> ExportShardsReport:
         logical_tokens=logical,
         max_tokens_per_row=target,
         padding_frac=1 - computed / int(np.maximum(sizes, target).sum()),
-        merge_kept_frac=(logical / computed) / (logical / _unique(tree, ends)),
+        # (logical / computed) / (logical / unique), where unique is the tree of these steps alone
+        merge_kept_frac=int((rows.lengths - rows.lcps).sum()) / computed,
         phases=plan.num_phases,
         updates=plan.num_updates,
     )
@@ -192,12 +193,6 @@ def _plan(sizes: np.ndarray, config: ExportShardsConfig, tokens_per_update: int)
     return _Plan(order, counts, config.updates_per_phase)
 
 
-def _unique(tree: Tree, ends: np.ndarray) -> int:
-    """Tokens of the tree of the chosen steps alone: the least that any packing computes."""
-    rows = pack.depth_first(tree.forest, ends)
-    return int((rows.lengths - rows.lcps).sum())
-
-
 def _place_steps(
     steps: pa.Table,
     rows: pack.Ordered,
@@ -219,9 +214,7 @@ def _place_steps(
         ):
             value = values[step]
             weight = value.pop("loss_weight")
-            entry.append(
-                {**value, "segment": segment, "pi": 1.0, "weight": weight}
-            )
+            entry.append({**value, "segment": segment, "pi": 1.0, "weight": weight})
             places[value["trajectory_uid"], value["step_index"]] = row_id, index
         entries.append(entry)
     for entry in entries:
@@ -268,5 +261,9 @@ def _describe(
         "tokens": report.tokens,
         "left_out": report.left_out,
         "counts": configs.to_dict(report),
-        "plan": {"seed": config.seed, "rows_per_update": plan.rows_per_update},
+        "plan": {
+            "seed": config.seed,
+            "rows_per_update": plan.rows_per_update,
+            "phase_of_update": [u // plan.updates_per_phase for u in range(plan.num_updates)],
+        },
     }

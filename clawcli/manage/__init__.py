@@ -1,0 +1,1 @@
+"""Verbs that keep data in order: thin over store/."""

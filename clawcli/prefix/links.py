@@ -44,7 +44,7 @@ def check(table: pa.Table, rows: Sequence[Row | None], maker: RowMaker) -> Links
     """
     result = Links()
     for child, cause in enumerate(table["prefix_broken"].to_pylist()):
-        parent = maker.states.parent(child)
+        parent = maker.parents[child]
         if parent is None:
             continue
         result.links += 1

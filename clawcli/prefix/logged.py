@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +22,6 @@ from clawcli.prefix.template import Excluded, Habits
 from clawcli.store.state import States
 from clawcli.store.tokenizers import Tokenizer
 
-COLUMNS = (
-    "model",
-    "tokenizer",
-    "prefix_tokens",
-    "observation_ids",
-    "response_ids",
-    "rollout_logprobs",
-)
 TRUSTED_FRAC = 0.9
 """A model's ids are this tokenizer's where at least this share of its steps decodes to the text.
 Another tokenizer leaves next to none; an engine that trims a stop string leaves nearly all."""
@@ -50,9 +43,15 @@ class LoggedIds:
     """The logged ids of a table, judged per model."""
 
     def __init__(
-        self, table: pa.Table, states: States, tokenizer: Tokenizer, habits: Habits
+        self,
+        table: pa.Table,
+        parents: Sequence[int | None],
+        states: States,
+        tokenizer: Tokenizer,
+        habits: Habits,
     ) -> None:
         """Decode the ids of every step that has some, and decide whose are believed."""
+        self._parents = parents
         self._states = states
         self._size = tokenizer.vocab_size
         self._prefixes: list[int | None] = table["prefix_tokens"].to_pylist()
@@ -77,7 +76,7 @@ class LoggedIds:
         return Logged(self._prompt(row), response, logprobs)
 
     def _judge(self, table: pa.Table, tokenizer: Tokenizer, habits: Habits) -> set[int]:
-        models = table["model"].to_pylist()
+        models = [model or "unknown" for model in table["model"].to_pylist()]
         named = table["tokenizer"].to_pylist()
         decodes: dict[int, bool] = {}
         for row, response in enumerate(self._responses):
@@ -87,7 +86,7 @@ class LoggedIds:
                 )
         totals = Counter(models[row] for row in decodes)
         hits = Counter(models[row] for row, good in decodes.items() if good)
-        self.decoded_frac_by_model = {str(m): hits[m] / totals[m] for m in totals}
+        self.decoded_frac_by_model = {model: hits[model] / totals[model] for model in totals}
         used = set()
         for row, good in decodes.items():
             is_named = named[row] == tokenizer.vocab_hash and self._fits(self._responses[row])
@@ -109,7 +108,7 @@ class LoggedIds:
         above: int | None = row
         while above is not None and above not in self._prompts:
             pending.append(above)
-            above = self._states.parent(above) if self._prefixes[above] else None
+            above = self._parents[above] if self._prefixes[above] else None
         for current in reversed(pending):
             self._prompts[current] = self._extend(current)
         return self._prompts[row]
@@ -120,7 +119,7 @@ class LoggedIds:
             return None
         if shared == 0:
             return new
-        parent = self._states.parent(row)
+        parent = self._parents[row]
         if parent is None:
             return None
         before, response = self._prompts[parent], self._responses[parent]

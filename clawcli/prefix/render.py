@@ -8,6 +8,7 @@ the log's texts do not all occur, the step is left out with a reason, never repa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -173,8 +174,10 @@ class Renderer:
         as_parts = self.template.habits.content_as_parts
         mark = [{"type": "text", "text": _MARK}] if as_parts else _MARK
         marked = [{**m, "content": mark} if m is message else m for m in state.messages]
-        printed = _MARK in self.template.render(marked, state.tools)
-        reason = Reason.TEMPLATE_EDITS_TEXT if printed else Reason.TEMPLATE_DROPS_MESSAGE
+        reason = Reason.TEMPLATE_DROPS_MESSAGE
+        with contextlib.suppress(Excluded):  # a mark may break what the template demands
+            if _MARK in self.template.render(marked, state.tools):
+                reason = Reason.TEMPLATE_EDITS_TEXT
         return Excluded(reason, f"{message['role']}: {_text(message)[:80]!r}")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from clawcli.prefix.encode import Encoder
 from clawcli.prefix.logged import Logged, LoggedIds
@@ -22,7 +23,6 @@ from clawcli.prefix.template import Excluded, Reason, Template
 from clawcli.store.state import States
 from clawcli.store.tokenizers import Tokenizer
 
-COLUMNS = ("prefix_broken", "finish_reason", "sampling", "final_observation")
 _SAME_TURN = (None, "reasoning_changed", "stop_trimmed")
 """Causes of a link (null = none) that still show the parent's turn closed in the child's state."""
 
@@ -72,10 +72,12 @@ class RowMaker:
     ) -> None:
         """Judge the logged ids and find the turns that a later message closed."""
         self.states = States(table)
+        self.parents = parent_rows(table)
+        """Row of each step's parent; None for a root, or where the table lacks the parent."""
         self.tokenizer = tokenizer
         self.template = template
         self.renderer = Renderer(template, tokenizer)
-        self.logged = LoggedIds(table, self.states, tokenizer, template.habits)
+        self.logged = LoggedIds(table, self.parents, self.states, tokenizer, template.habits)
         self.proof = Proof()
         self._encode = Encoder(tokenizer)
         self._eos_when_unknown = eos_when_unknown
@@ -202,10 +204,9 @@ class RowMaker:
         return trained
 
     def _closed_turns(self, table: pa.Table) -> set[int]:
-        observed = table["final_observation"]
-        closed = {row for row in range(len(table)) if observed[row].as_py()}
-        for row, cause in enumerate(self._broken):
-            parent = self.states.parent(row)
+        observed = pc.list_value_length(table["final_observation"]).to_pylist()
+        closed = {row for row, messages in enumerate(observed) if messages}
+        for parent, cause in zip(self.parents, self._broken, strict=True):
             if parent is not None and cause in _SAME_TURN:
                 closed.add(parent)
         return closed
@@ -237,6 +238,17 @@ def trains_end(
     if finish_reason == "stop" and stop_strings:
         return False, "stop_string"
     return finish_reason in ("stop", "tool_calls", "refusal"), finish_reason
+
+
+def parent_rows(table: pa.Table) -> list[int | None]:
+    """Find the row of each step's parent.
+
+    Curation drops the parent of a step that restates its whole state, so a parent that is named
+    need not be there.
+    """
+    uids = table["step_uid"].to_pylist()
+    rows = {uid: row for row, uid in enumerate(uids)}
+    return [rows.get(uid) for uid in table["parent_step_uid"].to_pylist()]
 
 
 def parents_first(parents: Sequence[int | None]) -> list[int]:

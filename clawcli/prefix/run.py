@@ -22,9 +22,13 @@ from clawcli.errors import DataError
 from clawcli.prefix import build, links, rows, template
 from clawcli.prefix.rows import Row, RowMaker
 from clawcli.store import artefact, location, query, tokenizers, trees
+from clawcli.store import table as steps_table
 from clawcli.tree import Forest
 
 logger = logging.getLogger(__name__)
+
+_EXAMPLES = 3
+"""Excluded steps of each reason that the manifest names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +90,7 @@ class MergeReport:
     logged_ids_by_verdict: dict[str, int]
     """Steps with logged ids: used, text_differs, other_tokenizer."""
     end_tokens_by_cause: dict[str, int]
-    """Steps by what decided whether their end token is trained."""
+    """Rendered steps by what decided whether their end token is trained."""
     prompts_proved: int
     """Prompts whose ids equal those of apply_chat_template."""
     prompts_logged: int
@@ -109,15 +113,17 @@ def merge_prefixes(config: MergeConfig) -> MergeReport:
     output = Path(config.output)
     artefact.check_free(output, force=config.force)
     place = location.existing(config.input)
+    version = steps_table.open_table(place.steps, place.version).version()
     tokenizer = tokenizers.load(config.tokenizer)
     chat = template.load(tokenizer, file=config.chat_template, kwargs=config.template_kwargs)
-    table = query.load_steps(place)
+    table = query.load_steps(location.Location(place.path, version))
     maker = RowMaker(table, tokenizer, chat, eos_when_unknown=config.eos_when_unknown)
-    made, excluded = _make_rows(maker, len(table))
+    made, excluded = _make_rows(maker, table["step_uid"].to_pylist())
     trained = np.nan_to_num(table["loss_weight"].to_numpy()) > 0
     kept = _select(made, trained)
     if not kept:
-        raise _nothing_left(trained, excluded, chat)
+        raise _nothing_left(trained, excluded)
+    reasons = Counter(error.reason.value for error in excluded.values())
     forest, ends = build.merge([row.tokens for row in kept.values()])
     found = links.check(table, made, maker)
     counts = _count(kept, trained, forest)
@@ -126,7 +132,7 @@ def merge_prefixes(config: MergeConfig) -> MergeReport:
         steps=len(kept),
         steps_trained=int(trained[list(kept)].sum()),
         steps_context_without_path=sum(row is not None for row in made) - len(kept),
-        steps_excluded_by_reason=_sorted(excluded),
+        steps_excluded_by_reason=_sorted(reasons),
         predicted_speedup=None,
         links=found.links,
         links_unbroken=found.links_unbroken,
@@ -146,28 +152,30 @@ def merge_prefixes(config: MergeConfig) -> MergeReport:
             kind=trees.KIND,
             force=config.force,
             config=configs.to_dict(config),
-            inputs=[{"path": config.input, "kind": "data", "version": place.version}],
+            inputs=[{"path": config.input, "kind": "data", "version": version}],
         ) as draft:
             trees.write(draft.path, forest, _paths(table, kept, ends), tokenizer)
             draft.manifest.update(
                 _describe(maker, config),
+                excluded_examples=_examples(excluded),
                 decoded_frac_by_model=maker.logged.decoded_frac_by_model,
                 counts=configs.to_dict(report),
             )
     return report
 
 
-def _make_rows(maker: RowMaker, count: int) -> tuple[list[Row | None], Counter[str]]:
-    parents = [maker.states.parent(row) for row in range(count)]
-    made: list[Row | None] = [None] * count
-    excluded: Counter[str] = Counter()
-    for row in rows.parents_first(parents):
-        parent = parents[row]
+def _make_rows(
+    maker: RowMaker, uids: Sequence[str]
+) -> tuple[list[Row | None], dict[str, template.Excluded]]:
+    made: list[Row | None] = [None] * len(uids)
+    excluded: dict[str, template.Excluded] = {}
+    for row in rows.parents_first(maker.parents):
+        parent = maker.parents[row]
         try:
             made[row] = maker.row(row, None if parent is None else made[parent])
         except template.Excluded as error:
-            excluded[error.reason.value] += 1
-            logger.info("step row %d: %s: %s", row, error.reason.value, error.detail)
+            excluded[uids[row]] = error
+            logger.info("step %s: %s: %s", uids[row], error.reason.value, error.detail)
     return made, excluded
 
 
@@ -183,21 +191,30 @@ def _select(made: Sequence[Row | None], trained: np.ndarray) -> dict[int, Row]:
     return {place: row for (place, row), keep in zip(present.items(), inside, strict=True) if keep}
 
 
-def _nothing_left(
-    trained: np.ndarray, excluded: Counter[str], chat: template.Template
-) -> DataError:
+def _nothing_left(trained: np.ndarray, excluded: dict[str, template.Excluded]) -> DataError:
     if not trained.any():
         return DataError(
             "No step has a loss_weight above 0, so there is nothing to train.",
             "Curate with another expression.",
         )
-    reasons = ", ".join(f"{count} {reason}" for reason, count in excluded.most_common())
-    habits = chat.habits
+    counts = Counter(error.reason.value for error in excluded.values())
+    found = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
+    example = next(iter(excluded.values()))
     return DataError(
-        f"No step that is to be trained could be rendered: {reasons}. The chat template prints "
-        f"tools: {habits.prints_tools}, arguments as: {habits.arguments_form}.",
+        f"No step that is to be trained could be rendered: {found}. For "
+        f"instance: {example.detail or example.reason.value}.",
         "Give another --chat-template or --template-kwargs; -v names each step.",
     )
+
+
+def _examples(excluded: dict[str, template.Excluded]) -> dict[str, dict[str, str]]:
+    """Keep the first steps of each reason for the manifest: reason -> step_uid -> detail."""
+    examples: dict[str, dict[str, str]] = {}
+    for uid, error in excluded.items():
+        found = examples.setdefault(error.reason.value, {})
+        if len(found) < _EXAMPLES:
+            found[uid] = error.detail
+    return examples
 
 
 def _count(kept: dict[int, Row], trained: np.ndarray, forest: Forest) -> dict[str, int]:

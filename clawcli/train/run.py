@@ -112,7 +112,8 @@ class _Result:
     """Metrics of all updates, and what became of the steps."""
 
     metrics: list[loop.Metrics]
-    priorities: list[dict[str, Any]]
+    priorities: dict[str, dict[str, Any]]
+    """By step_uid; a step that is trained again replaces its entry."""
     phases: int = 0
 
 
@@ -151,7 +152,9 @@ def _run(
         checkpoint.save_checkpoint(
             model, draft.path / "checkpoint", model_name=config.model, tokenizer=tokenizer
         )
-        checkpoint.save_priorities(draft.path / "priorities.parquet", result.priorities)
+        checkpoint.save_priorities(
+            draft.path / "priorities.parquet", list(result.priorities.values())
+        )
         draft.manifest |= {
             "objective": config.objective.value,
             "phases": result.phases,
@@ -167,7 +170,7 @@ def _run(
 def _train_phases(
     config: TrainConfig, directory: Path, shards: Shards, model: PreTrainedModel, anchor: _Anchor
 ) -> _Result:
-    result = _Result([], [])
+    result = _Result([], {})
     optimizer = loop.make_optimizer(model, config.optim)
     is_ppo = config.objective is Objective.PPO
     with (directory / "metrics.jsonl").open("w") as lines:
@@ -192,9 +195,8 @@ def _train_phases(
                 metrics = {"update": update, "phase": phase} | done.metrics
                 lines.write(json.dumps(metrics) + "\n")
                 result.metrics.append(metrics)
-                result.priorities += checkpoint.priorities(
-                    members, done.logprob_means, is_ppo=is_ppo
-                )
+                for entry in checkpoint.priorities(members, done.logprob_means, is_ppo=is_ppo):
+                    result.priorities[entry["step_uid"]] = entry
                 logger.info("update %d: loss %.6g", update, metrics["train/loss"])
             result.phases += 1
     return result

@@ -1,0 +1,118 @@
+"""Write docs/cli.md and docs/step-table.md from the code: python -m clawcli.cli.docs DIRECTORY.
+
+A test compares the committed pages with what this makes, so they cannot lie.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import typer
+
+from clawcli import schema
+from clawcli.cli.app import app
+from clawcli.schema import Column
+
+_WIDTH = 100
+
+
+def pages() -> dict[str, str]:
+    """Make all generated pages: file name -> text."""
+    return {"cli.md": cli_page(), "step-table.md": step_table_page()}
+
+
+def cli_page() -> str:
+    """Make the page of all verbs: their help as the terminal shows it."""
+    parts = ["# The command line\n", "Generated from the code by `make docs`.\n"]
+    for name, text in helps():
+        parts.append(f"## {name}\n\n```text\n{text}\n```\n")
+    return "\n".join(parts)
+
+
+def helps() -> Iterator[tuple[str, str]]:
+    """Yield the help of claw and of each verb, at a fixed width."""
+    group = typer.main.get_command(app)
+    with group.make_context("claw", [], resilient_parsing=True, terminal_width=_WIDTH) as context:
+        yield "claw", _strip(group.get_help(context))
+        for name in group.list_commands(context):  # type: ignore[attr-defined]
+            verb = group.get_command(context, name)  # type: ignore[attr-defined]
+            with verb.make_context(name, [], parent=context, resilient_parsing=True) as inner:
+                yield f"claw {name}", _strip(verb.get_help(inner))
+
+
+def flags() -> list[str]:
+    """List every flag of every verb, one line each: what tests/golden/flags.txt freezes."""
+    group = typer.main.get_command(app)
+    found = []
+    with group.make_context("claw", [], resilient_parsing=True) as context:
+        for name in group.list_commands(context):  # type: ignore[attr-defined]
+            verb = group.get_command(context, name)  # type: ignore[attr-defined]
+            for parameter in verb.params:
+                found.append(f"{name} {' '.join(parameter.opts)}")
+    return sorted(found)
+
+
+def step_table_page() -> str:
+    """Make the page of all columns that users meet."""
+    parts = [
+        "# Columns\n",
+        "Generated from the code by `make docs`. Null means \"not logged\" unless a column says "
+        "otherwise. Rows are written with schema version "
+        f"{schema.SCHEMA_VERSION}.\n",
+        "## The step table (`DATA/steps`, a Delta table)\n",
+        "One row is one step: one LLM call, one choice of it. These columns, and the derived ones "
+        "below, can be used in `claw curate --where`.\n",
+        _table(schema.STEPS),
+        "`observation`, `final_observation`: lists of messages "
+        f"({', '.join(field.name for field in schema.MESSAGE)}); exactly one of content and parts "
+        "(JSON text) is set. `tool_calls`: lists of "
+        f"({', '.join(field.name for field in schema.TOOL_CALL)}).\n",
+        "## Derived columns (computed at scan)\n",
+        "The first curation stores "
+        f"{', '.join(f'`{name}`' for name in schema.FROZEN_NAMES)} as its input has them; from "
+        "then on they are read, never computed again from the rows that survived.\n",
+        _table(schema.DERIVED),
+        "## Records without a step (`DATA/rejects`, a Delta table)\n",
+        _table(schema.REJECTS),
+        "## Token tree: nodes (`TREE/nodes/*.parquet`)\n",
+        _table(schema.NODES),
+        "## Token tree: paths (`TREE/paths/*.parquet`)\n",
+        _table(schema.PATHS),
+        "## Shards (`SHARDS/*.parquet`)\n",
+        _table(schema.SHARDS),
+        "Fields of `steps`:\n",
+        _table(schema.SHARD_STEP),
+        "## Priorities (`RUN/priorities.parquet`)\n",
+        _table(schema.PRIORITIES),
+    ]
+    return "\n".join(parts)
+
+
+def _table(columns: Sequence[Column]) -> str:
+    lines = ["| column | type | meaning |", "|---|---|---|"]
+    for column in columns:
+        kind = str(column.type).replace("element", "item")
+        if "struct" in kind:
+            kind = "list of structs"
+        lines.append(f"| `{column.name}` | {kind} | {column.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _strip(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+def main() -> None:
+    """Write the pages into the directory that the first argument names."""
+    directory = Path(sys.argv[1])
+    for name, text in pages().items():
+        (directory / name).write_text(text, encoding="utf-8")
+    golden = directory.parent / "tests" / "golden"
+    golden.mkdir(exist_ok=True)
+    (golden / "flags.txt").write_text("\n".join(flags()) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
