@@ -43,35 +43,36 @@ types: $(READY)  ## check the types of the package
 layers: $(READY)  ## check that modules import only what their layer allows
 	$(BIN)/lint-imports
 
+# tiny has random weights, hence the high learning rates
 demo: $(READY)  ## run the whole line on sample_data, into demo/
 	rm -rf demo
-	@echo "# 1. Another agent's log: to a table, to rows for other trainers, to a model"
+	@echo "# 1. The log of another model: to a table, to rows for other trainers, to a run"
 	$(BIN)/claw ingest sample_data/agent-logs -o demo/data
 	$(BIN)/claw curate demo/data --where "group_reward_std > 0" -o demo/spread
 	$(BIN)/claw export demo/spread --as sft -o demo/sft.jsonl
 	$(BIN)/claw merge-prefixes demo/spread --tokenizer tiny -o demo/tree
 	$(BIN)/claw verify demo/tree
 	$(BIN)/claw export demo/tree --merge tree -o demo/shards
-	$(BIN)/claw train demo/shards --model tiny --objective sft -o demo/run-sft
-	@echo "# 2. Our own model's log: the same line, and PPO on it"
+	$(BIN)/claw train demo/shards --model tiny --objective sft --set optim.learning_rate=1e-2 \
+		-o demo/run-sft
+	@echo "# 2. The log of tiny itself: the same line, and PPO"
 	$(BIN)/claw ingest sample_data/own-policy.jsonl -o demo/own-data
 	$(BIN)/claw merge-prefixes demo/own-data --tokenizer tiny -o demo/own-tree
-	$(BIN)/claw export demo/own-tree --merge tree -o demo/own-shards
-	$(BIN)/claw train demo/own-shards --model tiny --objective ppo -o demo/run-ppo
-	@echo
-	@echo "Where to look:"
-	@echo "  demo/data, demo/spread       step tables (Delta): the log, and what curation kept"
-	@echo "  demo/sft.jsonl               prompt-completion rows for another trainer"
-	@echo "  demo/tree/manifest.json      how much the prompts share, and how that was proved"
-	@echo "  demo/shards/manifest.json    the plan: phases, updates, rows"
-	@echo "  demo/run-sft/metrics.jsonl   one line an update; checkpoint/ opens in transformers"
-	@echo "  demo/run-ppo/metrics.jsonl   the same for PPO; priorities.parquet has its advantages"
+	$(BIN)/claw export demo/own-tree --merge tree --max-tokens-per-row 64 -o demo/own-shards
+	$(BIN)/claw train demo/own-shards --model tiny --objective ppo --set optim.learning_rate=1e-3 \
+		-o demo/run-ppo
+	@echo "# Where to look"
+	@echo "demo/data, demo/spread      step tables (Delta): the whole log, and what curation kept"
+	@echo "demo/sft.jsonl              prompt-completion rows for another trainer"
+	@echo "demo/tree/manifest.json     what the prompts share, and how that was proved"
+	@echo "demo/shards/manifest.json   the plan: phases, updates, rows"
+	@echo "demo/run-sft/metrics.jsonl  one line an update; checkpoint/ opens in transformers"
+	@echo "demo/run-ppo/metrics.jsonl  the same of PPO; priorities.parquet has its advantages"
 
-golden: $(READY)  ## rewrite the files in tests/golden; review the diff
-	CLAW_REWRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/test_golden.py
-
-docs: $(READY)  ## rewrite docs/cli.md and docs/step-table.md from the code
+docs: $(READY)  ## write docs/cli.md, docs/step-table.md and tests/golden from the code
 	$(BIN)/python -m clawcli.cli.docs docs
+
+golden: docs  ## the same; review the diff of tests/golden
 
 bench: $(READY)  ## measure, and print one table of what was asked and what was found
 	@set -o pipefail; for bench in $(BENCHES); do $(BIN)/python $$bench --json || exit 1; done \

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from clawcli.prefix.exclude import Excluded
 from clawcli.prefix.render import Rendered
 from clawcli.prefix.rows import Row, RowMaker
-from clawcli.prefix.template import Excluded
 
 
 @dataclass(slots=True)

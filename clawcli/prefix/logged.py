@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from clawcli.prefix.exclude import Excluded
+from clawcli.prefix.probe import Habits
 from clawcli.prefix.render import content_text
-from clawcli.prefix.template import Excluded, Habits
 from clawcli.store.state import States
 from clawcli.store.tokenizers import Tokenizer
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from clawcli.messages import part_text
-from clawcli.prefix.template import Excluded, Habits, Reason, Template, TurnEnd
+from clawcli.prefix.exclude import Excluded, Reason
+from clawcli.prefix.probe import Habits, TurnEnd
+from clawcli.prefix.template import Template
 from clawcli.store.tokenizers import Tokenizer
 
 _MEDIA_WORDS = ("image", "audio", "video", "file", "document", "media")

@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clawcli.prefix.encode import Encoder
+from clawcli.prefix.exclude import Excluded, Reason
 from clawcli.prefix.logged import Logged, LoggedIds
 from clawcli.prefix.render import Conversation, Rendered, Renderer
-from clawcli.prefix.template import Excluded, Reason, Template
+from clawcli.prefix.template import Template
 from clawcli.store.state import States
 from clawcli.store.tokenizers import Tokenizer
 
@@ -204,7 +205,7 @@ class RowMaker:
         return trained
 
     def _closed_turns(self, table: pa.Table) -> set[int]:
-        observed = pc.list_value_length(table["final_observation"]).to_pylist()
+        observed = pc.call_function("list_value_length", [table["final_observation"]]).to_pylist()
         closed = {row for row, messages in enumerate(observed) if messages}
         for parent, cause in zip(self.parents, self._broken, strict=True):
             if parent is not None and cause in _SAME_TURN:

@@ -20,6 +20,7 @@ from clawcli import config as configs
 from clawcli import schema
 from clawcli.errors import DataError
 from clawcli.prefix import build, links, rows, template
+from clawcli.prefix.exclude import Excluded
 from clawcli.prefix.rows import Row, RowMaker
 from clawcli.store import artefact, location, query, tokenizers, trees
 from clawcli.store import table as steps_table
@@ -166,14 +167,14 @@ def merge_prefixes(config: MergeConfig) -> MergeReport:
 
 def _make_rows(
     maker: RowMaker, uids: Sequence[str]
-) -> tuple[list[Row | None], dict[str, template.Excluded]]:
+) -> tuple[list[Row | None], dict[str, Excluded]]:
     made: list[Row | None] = [None] * len(uids)
-    excluded: dict[str, template.Excluded] = {}
+    excluded: dict[str, Excluded] = {}
     for row in rows.parents_first(maker.parents):
         parent = maker.parents[row]
         try:
             made[row] = maker.row(row, None if parent is None else made[parent])
-        except template.Excluded as error:
+        except Excluded as error:
             excluded[uids[row]] = error
             logger.info("step %s: %s: %s", uids[row], error.reason.value, error.detail)
     return made, excluded
@@ -191,7 +192,7 @@ def _select(made: Sequence[Row | None], trained: np.ndarray) -> dict[int, Row]:
     return {place: row for (place, row), keep in zip(present.items(), inside, strict=True) if keep}
 
 
-def _nothing_left(trained: np.ndarray, excluded: dict[str, template.Excluded]) -> DataError:
+def _nothing_left(trained: np.ndarray, excluded: dict[str, Excluded]) -> DataError:
     if not trained.any():
         return DataError(
             "No step has a loss_weight above 0, so there is nothing to train.",
@@ -207,7 +208,7 @@ def _nothing_left(trained: np.ndarray, excluded: dict[str, template.Excluded]) -
     )
 
 
-def _examples(excluded: dict[str, template.Excluded]) -> dict[str, dict[str, str]]:
+def _examples(excluded: dict[str, Excluded]) -> dict[str, dict[str, str]]:
     """Keep the first steps of each reason for the manifest: reason -> step_uid -> detail."""
     examples: dict[str, dict[str, str]] = {}
     for uid, error in excluded.items():

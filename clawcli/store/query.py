@@ -7,9 +7,11 @@ code, so nothing less counts. It yields step_uids and nothing else.
 
 from __future__ import annotations
 
+import logging
 import re
-import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,6 +22,8 @@ from clawcli import schema
 from clawcli.errors import WhereError
 from clawcli.store import table
 from clawcli.store.location import Location
+
+logger = logging.getLogger(__name__)
 
 _LOCKED = {
     "enable_external_access": "false",
@@ -148,26 +152,48 @@ def match(steps: pa.Table, expression: str, *, timeout_s: float) -> Matches:
     Raises:
         WhereError: it is no single boolean expression, names an unknown column, or does not end.
     """
-    with _locked(steps) as connection, _interrupt_after(connection, timeout_s) as expired:
-        relation = connection.table("steps")
+    logger.info("Evaluating %s on %s steps.", expression, f"{steps.num_rows:,}")
+    with _locked(steps) as connection:
         try:
-            _check_one_expression(expression)
-            condition = duckdb.SQLExpression(expression)
-            kind = relation.select(condition).types[0]
-            if kind != "BOOLEAN":
-                raise WhereError(
-                    f"--where {expression!r} is {kind}, not BOOLEAN.", "Compare it with something."
-                )
-            matched = _uids(relation.filter(expression))
-            null = _uids(relation.filter(condition.isnull()))
+            return _within(timeout_s, connection, lambda: _evaluate(connection, expression))
+        except TimeoutError:
+            raise WhereError(
+                f"--where {expression!r} did not end within {timeout_s:g} s.",
+                "Simplify it, or raise --set where_timeout_s.",
+            ) from None
         except duckdb.Error as error:
-            if expired.is_set():
-                raise WhereError(
-                    f"--where {expression!r} did not end within {timeout_s:g} s.",
-                    "Simplify it, or raise --set where_timeout_s.",
-                ) from error
-            raise WhereError(_explain(expression, error), "docs/step-table.md lists all columns.") from error
-    return Matches(matched, null)
+            raise WhereError(
+                _explain(expression, error), "docs/step-table.md lists all columns."
+            ) from error
+
+
+def _evaluate(connection: duckdb.DuckDBPyConnection, expression: str) -> Matches:
+    _check_one_expression(expression)
+    relation = connection.table("steps")
+    condition = duckdb.SQLExpression(expression)
+    kind = relation.select(condition).types[0]
+    if kind != "BOOLEAN":
+        raise WhereError(
+            f"--where {expression!r} is {kind}, not BOOLEAN.", "Compare it with something."
+        )
+    return Matches(
+        _uids(relation.filter(expression)), _uids(relation.filter(condition.isnull()))
+    )
+
+
+def _within(
+    timeout_s: float, connection: duckdb.DuckDBPyConnection, work: Callable[[], Matches]
+) -> Matches:
+    """Run a query on a thread of its own, so that time and signals end it at once."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            while not future.done():  # between two queries an interrupt would be lost
+                connection.interrupt()
+                time.sleep(0.05)
+            raise
 
 
 def _check_one_expression(expression: str) -> None:
@@ -191,25 +217,6 @@ def _locked(steps: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.register("steps", steps)
         connection.execute("SET lock_configuration = true")
         yield connection
-
-
-@contextmanager
-def _interrupt_after(
-    connection: duckdb.DuckDBPyConnection, timeout_s: float
-) -> Iterator[threading.Event]:
-    expired = threading.Event()
-
-    def stop() -> None:
-        expired.set()
-        connection.interrupt()
-
-    timer = threading.Timer(timeout_s, stop)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield expired
-    finally:
-        timer.cancel()
 
 
 def _explain(expression: str, error: duckdb.Error) -> str:

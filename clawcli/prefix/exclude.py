@@ -1,0 +1,46 @@
+"""Why a step has no row: stable codes, raised where it is found and counted by prefix/run.py."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a step has no row; the codes are stable."""
+
+    NO_ACTION = "no_action"
+    """The action is empty, or nothing of it may be trained."""
+    MEDIA = "media"
+    """A message holds an image, sound or file, which is not text."""
+    PARTS_NOT_TEXT = "parts_not_text"
+    """A message holds a part of another kind that is not text."""
+    SPECIAL_TOKEN_IN_TEXT = "special_token_in_text"
+    """A text of the log spells a special token, which would close or open a turn."""
+    ARGUMENTS_NOT_RENDERABLE = "arguments_not_renderable"
+    """The template needs arguments as a mapping, but the logged string is no JSON object."""
+    TEMPLATE_RAISES = "template_raises"
+    """The template refuses the conversation."""
+    TEMPLATE_DROPS_MESSAGE = "template_drops_message"
+    """A message does not appear in the rendering."""
+    TEMPLATE_DROPS_TOOLS = "template_drops_tools"
+    """The tool schemas do not appear in the rendering."""
+    TEMPLATE_DROPS_CALLS = "template_drops_calls"
+    """A tool call does not appear in the rendering."""
+    TEMPLATE_DROPS_REASONING = "template_drops_reasoning"
+    """The action's reasoning does not appear in the rendering."""
+    TEMPLATE_EDITS_TEXT = "template_edits_text"
+    """A message appears, but not with its text."""
+    ACTION_NOT_LOCATED = "action_not_located"
+    """The full rendering does not continue the prompt, or not by a closed turn."""
+    PROMPT_DIFFERS = "prompt_differs"
+    """The prompt's ids are not those of apply_chat_template."""
+
+
+class Excluded(Exception):  # noqa: N818  it is an outcome that is counted, no error
+    """A step that cannot be rendered truthfully; caught and counted by prefix/run.py."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        """Keep the code and, in words, what was found."""
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
