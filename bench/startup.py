@@ -81,7 +81,7 @@ def figures(num_runs: int) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="3 runs in place of 11")
     parser.add_argument("--json", action="store_true", help="one JSON line per figure")
     arguments = parser.parse_args()

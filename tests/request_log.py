@@ -9,7 +9,7 @@ import json
 import random
 from collections import defaultdict
 
-WORDS = "amber birch cedar delta ember fjord grove heron inlet juniper".split()
+WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "juniper"]
 UNRECOVERABLE = {"summary_only"}
 
 

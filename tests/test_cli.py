@@ -190,12 +190,24 @@ def test_json_error_is_one_object_on_stderr(tmp_path, data, claw):
         (["verify", "{tmp}/no"], 4, "does not exist"),
         (["merge-prefixes", "{tmp}/d", "--tokenizer", "no/such", "-o", "{tmp}/x"], 4, "no/such"),
         (
-            ["merge-prefixes", "{tmp}/d", "--tokenizer", "tiny", "-o", "{tmp}/x"]
-            + ["--template-kwargs", "{{"],
+            [
+                "merge-prefixes",
+                "{tmp}/d",
+                "--tokenizer",
+                "tiny",
+                "-o",
+                "{tmp}/x",
+                "--template-kwargs",
+                "{{",
+            ],
             2,
             "is not JSON",
         ),
-        (["curate", "{tmp}/d", "--where", "true", "-o", "{tmp}/x", "--set", "wher=1"], 2, "where"),
+        (
+            ["curate", "{tmp}/d", "--where", "true", "-o", "{tmp}/x", "--set", "outputs=1"],
+            2,
+            "output?",
+        ),
         (["curate", "{tmp}/d", "--where", "true", "-o", "{tmp}/x", "--config", "no.toml"], 4, ""),
         (["frobnicate"], 2, "frobnicate"),
         (["curate", "{tmp}/d", "--frob"], 2, "--frob"),

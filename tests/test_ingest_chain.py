@@ -230,7 +230,9 @@ def test_link_clocks_that_lie_close_no_circle(tmp_path):
         pair([user("u now 2"), a, user("v"), b, user("w")], a, at=1.0, uid="2"),
     ]
     _, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
-    parents = dict(zip(steps["step_uid"].to_pylist(), steps["parent_step_uid"].to_pylist()))
+    parents = dict(
+        zip(steps["step_uid"].to_pylist(), steps["parent_step_uid"].to_pylist(), strict=True)
+    )
     for uid in parents:
         seen = set()
         while uid is not None:
@@ -255,3 +257,24 @@ def test_link_late_tool_result_of_parallel_calls_stays_with_its_state(tmp_path):
         "tool",
         "tool",
     ]
+
+
+def test_link_equal_attempts_are_told_apart_by_earlier_tool_call_ids(tmp_path):
+    start = [system("s"), user("u")]
+    records = []
+    for run in "ab":
+        look = assistant("", calls=[(f"call_{run}", "f", "{}")])
+        told = [*start, look, tool("r", f"call_{run}")]
+        # the answer in text carries no id, and both attempts say the same
+        later = [*told, assistant("same"), user("go on")]
+        at = 1.0 if run == "a" else 1.5
+        records += [
+            pair(start, look, at=at, uid=f"{run}0"),
+            pair(told, assistant("same"), at=at + 1, uid=f"{run}1"),
+            pair(later, assistant(f"end {run}"), at=at + 4 - 2 * (run == "b"), uid=f"{run}2"),
+        ]
+    report, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
+    parents = {row["native_id"]: row["parent_step_uid"] for row in steps.to_pylist()}
+    uids = {row["native_id"]: row["step_uid"] for row in steps.to_pylist()}
+    assert [parents["a2"], parents["b2"]] == [uids["a1"], uids["b1"]]
+    assert report.warnings_by_code == {}

@@ -12,9 +12,7 @@ from clawcli.store import location, table
 
 
 def run(output, *files, **options):
-    return ingest(
-        IngestConfig(inputs=tuple(str(f) for f in files), output=str(output), **options)
-    )
+    return ingest(IngestConfig(inputs=tuple(str(f) for f in files), output=str(output), **options))
 
 
 def rows(output):
@@ -173,9 +171,7 @@ def test_ingest_token_delta_continues_the_parents_ids(tmp_path):
         (None, "", False),
     ],
 )
-def test_ingest_arguments_are_kept_as_logged_and_never_repaired(
-    tmp_path, arguments, stored, valid
-):
+def test_ingest_arguments_are_kept_as_logged_and_never_repaired(tmp_path, arguments, stored, valid):
     record = pair([user("u")], assistant("", calls=[("c", "f", arguments)]))
     run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [record]))
     (call,) = rows(tmp_path / "d")[0]["tool_calls"]
@@ -244,7 +240,7 @@ def test_ingest_changed_source_is_refused_with_one_sentence(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", records)
     run(tmp_path / "d", path)
     write_lines(path, [*records, pair([user("v")], assistant("b"), uid="2")])
-    with pytest.raises(DataError, match="was ingested before .* and has changed since"):
+    with pytest.raises(DataError, match=r"was ingested before .* and has changed since"):
         run(tmp_path / "d", path)
     assert len(rows(tmp_path / "d")) == 1
 

@@ -64,7 +64,7 @@ def test_table_newest_log_that_names_a_cut_file_is_torn(data):
 
 
 def test_table_version_that_does_not_exist_names_the_range(data):
-    with pytest.raises(NotFoundError, match="has no version 4. Versions run from 0 to 0"):
+    with pytest.raises(NotFoundError, match=r"has no version 4\. Versions run from 0 to 0"):
         table.read(location.parse(f"{data}@4"))
 
 
@@ -73,7 +73,9 @@ def test_table_read_gives_the_declared_types(data):
 
 
 def test_location_with_version_is_read_but_a_real_path_wins(tmp_path):
-    assert location.parse("x/data@12") == location.Location(path=location.Path("x/data"), version=12)
+    assert location.parse("x/data@12") == location.Location(
+        path=location.Path("x/data"), version=12
+    )
     odd = tmp_path / "data@1"
     odd.mkdir()
     assert location.parse(str(odd)).path == odd
@@ -231,7 +233,7 @@ def test_artefact_verify_names_what_is_wrong(tmp_path, damage, problem):
 
 def test_artefact_without_manifest_or_of_another_kind_is_refused(tmp_path):
     make(tmp_path / "t")
-    with pytest.raises(DataError, match="holds tree, not shards. claw export"):
+    with pytest.raises(DataError, match=r"holds tree, not shards\. claw export"):
         artefact.read_manifest(tmp_path / "t", kind="shards")
     (tmp_path / "t" / "manifest.json").unlink()
     with pytest.raises(DataError, match="no finished artefact"):

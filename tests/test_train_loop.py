@@ -194,6 +194,18 @@ def test_update_with_an_infinite_loss_is_refused_and_leaves_the_model_as_it_was(
         assert torch.equal(parameter, before[name])
 
 
+def test_gradient_of_an_update_holds_nothing_of_the_one_before():
+    model = tiny_model(64)
+    rows = [train_row(each, Objective.SFT) for each in two_step_rows(True)]
+    config = make_config("sft", optim=OptimConfig(learning_rate=1e-30))
+    optimizer = loop.make_optimizer(model, config.optim)
+    norms = [
+        loop.run_update(model, optimizer, rows, {}, config).metrics["train/grad_norm"]
+        for _ in range(2)
+    ]
+    assert norms[0] == norms[1]
+
+
 @pytest.mark.parametrize(("limit", "clipped"), [(1e-3, True), (0.0, False)])
 def test_gradient_norm_is_logged_before_clipping_and_clipped_unless_off(limit, clipped):
     model = tiny_model(64)

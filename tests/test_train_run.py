@@ -262,6 +262,15 @@ def test_train_ppo_on_a_policy_named_as_own_weighs_by_its_log_probs(tmp_path):
     assert first["train/importance_weight_mean"] == pytest.approx(np.exp(0.5), rel=1e-5)
 
 
+def test_train_ppo_gives_log_probs_that_are_not_valid_no_weight(tmp_path):
+    rows = edit_steps(guessing_rows(), rollout_logprobs=shifted, mu_valid=lambda _: False)
+    report = run(tmp_path, rows, allow_off_policy=True)
+    assert report.logprob_delta_nats_by_quantile == {}
+    assert report.steps_off_policy_by_reason == {"logprobs_invalid": 128, "policy_foreign": 128}
+    first = read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
+    assert first["train/importance_weight_mean"] == 1.0
+
+
 def test_train_ppo_without_spread_has_no_signal_and_says_why(tmp_path):
     rows = edit_steps(
         guessing_rows(tasks=2, updates_per_phase=1),

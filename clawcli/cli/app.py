@@ -49,7 +49,9 @@ def _print_version(value: bool) -> None:
 def _claw(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Turn logs of LLM agents into training data, and train on it."""
@@ -71,7 +73,9 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except MemoryError:
-        console.show_error(ClawError("Memory ran out.", "Use fewer steps at once."), as_json=as_json)
+        console.show_error(
+            ClawError("Memory ran out.", "Use fewer steps at once."), as_json=as_json
+        )
         return 5
     except Exception:
         if _received:

@@ -144,7 +144,9 @@ def read_toml(path: Path | None) -> dict[str, Any]:
 
 
 def _attach_logging(verbose: int, *, quiet: bool) -> None:
-    level = logging.ERROR if quiet else [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
+    level = (
+        logging.ERROR if quiet else [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
+    )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_PlainFormatter("claw: %(message)s"))
     root = logging.getLogger("clawcli")

@@ -58,7 +58,7 @@ def step_table_page() -> str:
     """Make the page of all columns that users meet."""
     parts = [
         "# Columns\n",
-        "Generated from the code by `make docs`. Null means \"not logged\" unless a column says "
+        'Generated from the code by `make docs`. Null means "not logged" unless a column says '
         "otherwise. Rows are written with schema version "
         f"{schema.SCHEMA_VERSION}.\n",
         "## The step table (`DATA/steps`, a Delta table)\n",

@@ -105,7 +105,9 @@ def export(
             raise UsageError("--rows goes with --as.", "Add --as sft.")
         from clawcli.export.shards import ExportShardsConfig, export_shards
 
-        settings = resolve(ExportShardsConfig, {**shared, **shards_only}, sets=set_ or (), file=file)
+        settings = resolve(
+            ExportShardsConfig, {**shared, **shards_only}, sets=set_ or (), file=file
+        )
         job = Job("export", [input], output, quiet, json, settings.dry_run)
         with job.working(verbose):
             report = export_shards(settings)

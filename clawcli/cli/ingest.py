@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the verb to the app."""
     app.command(
-        "ingest", epilog="Example: claw ingest sample_data/agent-logs -o demo/data", no_args_is_help=True
+        "ingest",
+        epilog="Example: claw ingest sample_data/agent-logs -o demo/data",
+        no_args_is_help=True,
     )(ingest)
 
 

@@ -42,7 +42,8 @@ def merge_prefixes(
     template_kwargs: Annotated[
         str | None,
         typer.Option(
-            "--template-kwargs", help="""JSON for the template, e.g. '{"enable_thinking": false}'."""
+            "--template-kwargs",
+            help="""JSON for the template, e.g. '{"enable_thinking": false}'.""",
         ),
     ] = None,
     eos_when_unknown: Annotated[

@@ -11,9 +11,7 @@ Output = Annotated[str, typer.Option("--output", "-o", help="Where to write; nev
 Force = Annotated[
     bool, typer.Option("--force", "-f", help="Replace an output that claw wrote before.")
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", "-n", help="Read and check all, write nothing.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Read and check all, write nothing.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 Verbose = Annotated[
     int, typer.Option("--verbose", "-v", count=True, help="Say more: -v info, -vv debug.")

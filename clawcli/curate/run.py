@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from clawcli import schema
 from clawcli.config import to_dict
@@ -90,22 +89,23 @@ def curate(config: CurateConfig) -> CurateReport:
             "inputs": [{"path": str(source.path), "kind": "data", "version": version}],
         }
         table_version = _write(output, rows, info, force=config.force)
-    trained = rows.filter(pc.greater(rows["loss_weight"], 0))
     return CurateReport(
         steps_in=len(uids),
         steps_kept=len(kept),
         steps_context=len(context),
         steps_null=len(matches.null),
         steps_dropped_by_clause=_dropped(uids, kept | context, matches),
-        trajectories_kept=pc.count_distinct(trained["trajectory_uid"]).as_py(),
-        groups_kept=pc.count_distinct(trained["group_uid"]).as_py(),
+        trajectories_kept=_distinct(steps, "trajectory_uid", kept),
+        groups_kept=_distinct(steps, "group_uid", kept),
         table_version=table_version,
     )
 
 
 def _ancestors(steps: pa.Table, kept: set[str]) -> set[str]:
     """Find all rows that the states of kept rows are built from."""
-    columns = (steps[name].to_pylist() for name in ("step_uid", "parent_step_uid", "prefix_messages"))
+    columns = (
+        steps[name].to_pylist() for name in ("step_uid", "parent_step_uid", "prefix_messages")
+    )
     # a row that restates its whole state needs no parent
     needs = {uid: parent if prefix else None for uid, parent, prefix in zip(*columns, strict=True)}
     found: set[str] = set()
@@ -119,12 +119,22 @@ def _ancestors(steps: pa.Table, kept: set[str]) -> set[str]:
 
 def _select(steps: pa.Table, kept: set[str], context: set[str]) -> pa.Table:
     """Take kept and context rows, with the frozen columns; context gets weight 0."""
-    uids = steps["step_uid"].to_pylist()
-    chosen = pa.array([uid in kept or uid in context for uid in uids])
-    rows = steps.select(schema.steps_schema(frozen=True).names).filter(chosen)
-    is_context = pa.array([uid in context for uid in rows["step_uid"].to_pylist()], pa.bool_())
-    weights = pc.if_else(is_context, 0.0, rows["loss_weight"])
-    return rows.set_column(rows.schema.get_field_index("loss_weight"), "loss_weight", weights)
+    rows = steps.select(schema.steps_schema(frozen=True).names)
+    uids = rows["step_uid"].to_pylist()
+    rows = rows.filter(pa.array([uid in kept or uid in context for uid in uids], pa.bool_()))
+    weights = [
+        0.0 if uid in context else weight
+        for uid, weight in zip(
+            rows["step_uid"].to_pylist(), rows["loss_weight"].to_pylist(), strict=True
+        )
+    ]
+    place = rows.schema.get_field_index("loss_weight")
+    return rows.set_column(place, "loss_weight", pa.array(weights, pa.float64()))
+
+
+def _distinct(steps: pa.Table, column: str, kept: set[str]) -> int:
+    pairs = zip(steps["step_uid"].to_pylist(), steps[column].to_pylist(), strict=True)
+    return len({value for uid, value in pairs if uid in kept})
 
 
 def _dropped(uids: Sequence[str], staying: set[str], matches: query.Matches) -> dict[str, int]:

@@ -1,0 +1,1 @@
+"""Export: rows for other trainers, and packed shards for claw train."""

@@ -89,9 +89,11 @@ def export_rows(config: ExportRowsConfig, stdout: TextIO | None = None) -> Expor
         assert stdout is not None, "the caller passes where rows go"
         count = _write(make, stdout)
     else:
-        with artefact.replacing(output, force=config.force, ours=Path.is_file) as temporary:
-            with temporary.open("w", encoding="utf-8") as handle:
-                count = _write(make, handle)
+        with (
+            artefact.replacing(output, force=config.force, ours=Path.is_file) as temporary,
+            temporary.open("w", encoding="utf-8") as handle,
+        ):
+            count = _write(make, handle)
     trained = sum((weight or 0) > 0 for weight in steps["loss_weight"].to_pylist())
     return ExportRowsReport(
         steps=trained,

@@ -1,0 +1,1 @@
+"""Ingest: logs to a step table."""

@@ -214,7 +214,9 @@ def text(value: Any) -> str | None:
     """Return a string as it is, a number as its text, null for everything else."""
     if isinstance(value, bool):
         return None
-    return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else None
+    return (
+        value if isinstance(value, str) else str(value) if isinstance(value, int | float) else None
+    )
 
 
 def number(value: Any) -> float | None:

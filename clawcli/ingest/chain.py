@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from clawcli import messages
-from clawcli.ingest.calls import Call, Choice
+from clawcli.ingest.calls import Call, Choice, Digested
 from clawcli.messages import hash128
 
 
@@ -156,13 +156,13 @@ class _Index:
     def attach(self, choices: list[Step], *, edited: bool) -> bool:
         """Link the choices of one call to their predecessor; False where none was found."""
         found = self._predecessor(choices[0], edited=edited)
-        for step in choices if found else ():
+        if found is None:
+            return False
+        for step in choices:
             _attach(step, *found)
-        return found is not None
+        return True
 
-    def _predecessor(
-        self, step: Step, *, edited: bool
-    ) -> tuple[Step, str | None, bool] | None:
+    def _predecessor(self, step: Step, *, edited: bool) -> tuple[Step, str | None, bool] | None:
         """Find the step that a call continued, the cause of a break, and whether others fit too."""
         call = step.call
         if call.follows is not None:
@@ -173,7 +173,9 @@ class _Index:
         for place in range(call.num_messages - 1, last, -1) if not edited else ():
             # a state that went on without its action: the user broke in, or the call was lost
             if place and history.items[place].message.role != "assistant":
-                older = [s for s in self.by_state.get(history.exact[place], ()) if s.rank < step.rank]
+                older = [
+                    s for s in self.by_state.get(history.exact[place], ()) if s.rank < step.rank
+                ]
                 if older:
                     return _choose(older, step, None, newest=False)[0], "no_action", False
         if not last:
@@ -207,7 +209,9 @@ class _Index:
         timed = step.call.started_at is not None
         yield "history_edited", [s for s in same_action if s.rank < step.rank or not timed]
         for place in range(last - 1, 0, -1):
-            found = self.by_next.get(history.exact[place]) or self.by_state.get(history.exact[place])
+            found = self.by_next.get(history.exact[place]) or self.by_state.get(
+                history.exact[place]
+            )
             if found:
                 yield "gap", found
 
@@ -224,21 +228,31 @@ def _choose(
     candidates: list[Step], step: Step, last: int | None, *, newest: bool
 ) -> tuple[Step, bool]:
     """Break ties: the request's tool-call ids, same system and tools, no child yet, the order."""
-    asked = _call_ids(step.call.history.items[last - 1].message.tool_calls) if last else ()
+    items = step.call.history.items
+    asked = _call_ids(items[last - 1 : last]) if last else []
+    before = _call_ids(items[: step.call.num_messages])
+
+    def same_history(candidate: Step) -> bool:
+        ids = _call_ids(candidate.call.history.items[: candidate.call.num_messages])
+        return bool(ids) and before[: len(ids)] == ids
+
     wishes: list[Callable[[Step], bool]] = [
-        lambda c: bool(asked) and _call_ids(c.choice.action.message.tool_calls) == asked,
+        lambda c: bool(asked) and _call_ids([c.choice.action]) == asked,
+        same_history,
         lambda c: (c.call.system, c.call.tools) == (step.call.system, step.call.tools),
         lambda c: not c.children,
     ]
     left = candidates
     for wish in wishes:
-        left = [c for c in left if wish(c)] or left
+        if len(left) > 1:
+            left = [c for c in left if wish(c)] or left
     ambiguous = len(left) > 1 and not newest
     return (max if newest else min)(left, key=lambda c: c.rank), ambiguous
 
 
-def _call_ids(calls: tuple[messages.ToolCall, ...] | None) -> tuple[str | None, ...]:
-    return tuple(call.id for call in calls or () if call.id)
+def _call_ids(items: Sequence[Digested]) -> list[str]:
+    """List the ids of all tool calls in some messages; ids tell equal conversations apart."""
+    return [call.id for item in items for call in item.message.tool_calls or () if call.id]
 
 
 def _name(cause: str | None, parent: Step, step: Step, last: int) -> str | None:

@@ -1,7 +1,7 @@
-"""Find sources and cut their bytes into records.
+r"""Find sources and cut their bytes into records.
 
 A source is a file, a compressed file, or standard input. Its bytes are JSON lines, one JSON array
-(each element is a record) or one JSON document. Lines end with \\n alone: U+2028 and its kin are
+(each element is a record) or one JSON document. Lines end with \n alone: U+2028 and its kin are
 legal inside JSON strings, and cutting there loses sessions.
 """
 
@@ -111,13 +111,9 @@ def read(path: str) -> Source:
         StoreError: the file cannot be opened.
     """
     try:
-        handle = sys.stdin.buffer if path == "-" else Path(path).open("rb")
-        with handle:
-            head = handle.read(4)
-            rest = handle.read()
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}.", "Check the file.") from error
-    data = head + rest
     kind = next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None)
     return Source(path, data) if kind is None else _decompress(path, data, kind)
 

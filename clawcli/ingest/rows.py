@@ -11,7 +11,6 @@ import msgspec
 import pyarrow as pa
 
 from clawcli import messages, schema
-from clawcli.ingest.calls import Call
 from clawcli.ingest.chain import Step, Trajectory
 from clawcli.messages import hash128
 
@@ -95,7 +94,7 @@ def _group_uid(trajectory: Trajectory, task_id: str | None, agent: str | None) -
 def _step_columns(step: Step) -> dict[str, Any]:
     call, choice, parent = step.call, step.choice, step.parent
     action = choice.action.message
-    restates = parent is None or step.prefix_messages == 0
+    inherited = parent.call if parent is not None and step.prefix_messages else None
     prefix_tokens, observation_ids = _token_delta(step)
     warnings = [*call.warnings, *choice.warnings]
     if step.ambiguous:
@@ -107,8 +106,8 @@ def _step_columns(step: Step) -> dict[str, Any]:
         "parent_step_uid": parent.uid if parent else None,
         "prefix_messages": step.prefix_messages,
         "prefix_broken": step.prefix_broken,
-        "system": call.system if restates or call.system != parent.call.system else None,
-        "tools": call.tools if restates or call.tools != parent.call.tools else None,
+        "system": None if inherited and call.system == inherited.system else call.system,
+        "tools": None if inherited and call.tools == inherited.tools else call.tools,
         "observation": [
             messages.to_row(item.message)
             for item in call.history.items[step.prefix_messages : call.num_messages]

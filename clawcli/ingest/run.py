@@ -158,7 +158,9 @@ def _take(path: str, run: _Run) -> None:
     run.sources.append(entry)
     _decode(source, records, module, uid, run)
     if source.problem:
-        run.problems.append(f"{source.problem}. The {len(records.records):,} records before were kept.")
+        run.problems.append(
+            f"{source.problem}. The {len(records.records):,} records before were kept."
+        )
 
 
 def _samples(records: read.Records) -> list[Any]:
@@ -314,9 +316,7 @@ def _distinct(steps: Sequence[chain.Step], before: set[str], run: _Run) -> list[
     return kept
 
 
-def _write(
-    config: IngestConfig, place: location.Location, run: _Run, new: pa.Table
-) -> int | None:
+def _write(config: IngestConfig, place: location.Location, run: _Run, new: pa.Table) -> int | None:
     if not run.sources:
         return table.open_table(place.steps).version() if table.exists(place.steps) else None
     info = {"command": "ingest", "inputs": list(config.inputs), "sources": run.sources}
@@ -330,6 +330,4 @@ def _write(
     if unused:
         rejects = pa.Table.from_pylist(unused, schema=schema.arrow_schema(schema.REJECTS))
         table.append(Path(place.rejects), rejects, info={"command": "ingest"})
-    return table.append(
-        Path(place.steps), new, info=info, partition_by=schema.PARTITION_COLUMNS
-    )
+    return table.append(Path(place.steps), new, info=info, partition_by=schema.PARTITION_COLUMNS)

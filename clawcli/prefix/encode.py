@@ -36,6 +36,9 @@ class Encoder:
         self._borders = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
         self.splits = bool(self._ids) and self._try()
         """True where the text on both sides of a special token is tokenised on its own."""
+        ids = [int(token_ids[0]) for token_ids in self._ids.values()]
+        self.borders = frozenset(ids if self.splits else ())
+        """Ids after which a text goes on as if it began there."""
 
     def __call__(self, text: str) -> np.ndarray:
         """Tokenise a text, special tokens in it included: int32 ids."""

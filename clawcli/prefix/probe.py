@@ -67,6 +67,10 @@ class Habits:
 def probe(render: Render, tokenizer: Tokenizer) -> Habits:
     """Find out how a template treats text, tool calls, reasoning, tools and the end of a turn.
 
+    Args:
+        render: Template.render.
+        tokenizer: whose tokens may end a turn.
+
     Raises:
         DataError: it prints no conversation, or ends a turn with something that is not one token.
     """

@@ -17,7 +17,7 @@ from typing import Any
 
 from clawcli.messages import part_text
 from clawcli.prefix.exclude import Excluded, Reason
-from clawcli.prefix.probe import Habits, TurnEnd
+from clawcli.prefix.probe import Habits, TurnEnd, probe
 from clawcli.prefix.template import Template
 from clawcli.store.tokenizers import Tokenizer
 
@@ -52,8 +52,14 @@ class Renderer:
     """Render steps with one template and check what it printed."""
 
     def __init__(self, template: Template, tokenizer: Tokenizer) -> None:
-        """Prepare the search for special tokens in texts."""
+        """Probe the template.
+
+        Raises:
+            DataError: it prints no conversation, or ends a turn with something that is not one
+                token.
+        """
         self.template = template
+        self.habits = probe(template.render, tokenizer)
         texts = [tokenizer.added_tokens[token_id] for token_id in sorted(tokenizer.special_ids)]
         # an alternation of nothing would match everywhere
         self._special = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
@@ -71,8 +77,7 @@ class Renderer:
             Excluded: a message holds what is not text, spells a special token, or has arguments
                 that the template cannot take; or the template has no place for the tools.
         """
-        habits = self.template.habits
-        if tools and not habits.prints_tools:
+        if tools and not self.habits.prints_tools:
             raise Excluded(Reason.TEMPLATE_DROPS_TOOLS)
         for text in [system, json.dumps(tools, ensure_ascii=False) if tools else ""]:
             self._refuse_special(text)
@@ -116,13 +121,12 @@ class Renderer:
         reasoning = message.get("reasoning_content", "")
         if not (_text(message) or reasoning or message.get("tool_calls")):
             raise Excluded(Reason.NO_ACTION)
-        habits = self.template.habits
         full = self.template.render([*state.messages, message], state.tools)
         if not full.startswith(prompt):
             raise Excluded(Reason.ACTION_NOT_LOCATED, "the full rendering has another prompt")
-        text, end = _cut_end(full[len(prompt) :], habits)
+        text, end = _cut_end(full[len(prompt) :], self.habits)
         if not reasoning:
-            text = _without_made_up(text, _text(message), habits)
+            text = _without_made_up(text, _text(message), self.habits)
         place = text.find(reasoning.strip())
         if place < 0:
             raise Excluded(Reason.TEMPLATE_DROPS_REASONING)
@@ -137,14 +141,14 @@ class Renderer:
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         text = content_text(message)
         self._refuse_special(text)
-        as_parts = self.template.habits.content_as_parts
+        as_parts = self.habits.content_as_parts
         turned: dict[str, Any] = {
             "role": message["role"],
             "content": [{"type": "text", "text": text}] if as_parts else text,
         }
         if calls := message.get("tool_calls"):
             turned["tool_calls"] = [self._call(call) for call in calls]
-        if reasoning := message.get("reasoning"):
+        if (reasoning := message.get("reasoning") or "").strip():
             self._refuse_special(reasoning)
             turned["reasoning_content"] = reasoning
         for key in ("tool_call_id", "name"):
@@ -155,7 +159,7 @@ class Renderer:
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         arguments: Any = call.get("arguments") or ""
         self._refuse_special(arguments)
-        form = self.template.habits.arguments_form
+        form = self.habits.arguments_form
         if form is None:
             raise Excluded(Reason.TEMPLATE_DROPS_CALLS)
         if form == "mapping":
@@ -173,7 +177,7 @@ class Renderer:
 
     def _missing(self, state: Conversation, message: Mapping[str, Any]) -> Excluded:
         """Tell a message that is dropped from one whose text is edited: does a mark appear?"""
-        as_parts = self.template.habits.content_as_parts
+        as_parts = self.habits.content_as_parts
         mark = [{"type": "text", "text": _MARK}] if as_parts else _MARK
         marked = [{**m, "content": mark} if m is message else m for m in state.messages]
         reason = Reason.TEMPLATE_DROPS_MESSAGE

@@ -20,7 +20,6 @@ from clawcli.prefix.encode import Encoder
 from clawcli.prefix.exclude import Excluded, Reason
 from clawcli.prefix.logged import Logged, LoggedIds
 from clawcli.prefix.render import Conversation, Rendered, Renderer
-from clawcli.prefix.template import Template
 from clawcli.store.state import States
 from clawcli.store.tokenizers import Tokenizer
 
@@ -67,7 +66,7 @@ class RowMaker:
         self,
         table: pa.Table,
         tokenizer: Tokenizer,
-        template: Template,
+        renderer: Renderer,
         *,
         eos_when_unknown: str = "include",
     ) -> None:
@@ -76,13 +75,12 @@ class RowMaker:
         self.parents = parent_rows(table)
         """Row of each step's parent; None for a root, or where the table lacks the parent."""
         self.tokenizer = tokenizer
-        self.template = template
-        self.renderer = Renderer(template, tokenizer)
-        self.logged = LoggedIds(table, self.parents, self.states, tokenizer, template.habits)
+        self.renderer = renderer
+        self.logged = LoggedIds(table, self.parents, self.states, tokenizer, renderer.habits)
         self.proof = Proof()
         self._encode = Encoder(tokenizer)
         self._eos_when_unknown = eos_when_unknown
-        self._ends = {end.token_id for end in template.habits.turn_ends}
+        self._ends = {end.token_id for end in renderer.habits.turn_ends}
         self._broken: list[str | None] = table["prefix_broken"].to_pylist()
         self._finish: list[str | None] = table["finish_reason"].to_pylist()
         self._sampling: list[str | None] = table["sampling"].to_pylist()
@@ -121,7 +119,7 @@ class RowMaker:
         is_trained = self._trains_end(row)
         if not len(action) and not is_trained:
             raise Excluded(Reason.NO_ACTION, "nothing but an end token that is not trained")
-        tokens = np.concatenate([ids, action, [rendered.end.token_id]]).astype(np.int32)
+        tokens = np.append(np.concatenate([ids, action]), np.int32(rendered.end.token_id))
         return Row(
             tokens=tokens,
             response_start=len(ids),
@@ -144,7 +142,7 @@ class RowMaker:
             self.proof.prompts_continued += 1
             return continued, True
         ids = self._encode(prompt)
-        if ids.tolist() != self.template.prompt_ids(state.messages, state.tools):
+        if ids.tolist() != self.renderer.template.prompt_ids(state.messages, state.tools):
             raise Excluded(Reason.PROMPT_DIFFERS)
         self.proof.prompts_proved += 1
         return ids, False
@@ -152,9 +150,10 @@ class RowMaker:
     def _continue(self, row: int, prompt: str, parent: Row | None) -> np.ndarray | None:
         if parent is None or parent.provenance == "text" or self._broken[row] is not None:
             return None
+        if int(parent.tokens[-1]) not in self._encode.borders:
+            return None
         before = self.tokenizer.decode(parent.tokens.tolist())
-        # only after a special token is the rest tokenised as it would be in the whole
-        if not self._encode.splits or not prompt.startswith(before):
+        if not prompt.startswith(before):
             return None
         return np.concatenate([parent.tokens, self._encode(prompt[len(before) :])])
 
@@ -169,8 +168,8 @@ class RowMaker:
             self.proof.end_tokens_by_cause["drawn"] += 1
         else:
             has_calls = bool(self.states.action(row).get("tool_calls"))
-            closing = self.template.habits.turn_ends[-1 if has_calls else 0]
-            pieces.append(np.array([closing.token_id], np.int32))
+            closing = self.renderer.habits.turn_ends[-1 if has_calls else 0]
+            pieces.append(np.int32([closing.token_id]))
             if last in self.tokenizer.special_ids:
                 # the model closed its turn in another way; ours only stands in the history
                 self.proof.end_tokens_by_cause["other_end_drawn"] += 1
@@ -191,7 +190,7 @@ class RowMaker:
             state, _ = self._prompt(row)
         except Excluded:
             return
-        rendered = self.template.prompt_ids(state.messages, state.tools)
+        rendered = self.renderer.template.prompt_ids(state.messages, state.tools)
         self.proof.prompts_logged_equal += rendered == ids.tolist()
 
     def _trains_end(self, row: int) -> bool:

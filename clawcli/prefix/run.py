@@ -21,6 +21,7 @@ from clawcli import schema
 from clawcli.errors import DataError
 from clawcli.prefix import build, links, rows, template
 from clawcli.prefix.exclude import Excluded
+from clawcli.prefix.render import Renderer
 from clawcli.prefix.rows import Row, RowMaker
 from clawcli.store import artefact, location, query, tokenizers, trees
 from clawcli.store import table as steps_table
@@ -117,8 +118,9 @@ def merge_prefixes(config: MergeConfig) -> MergeReport:
     version = steps_table.open_table(place.steps, place.version).version()
     tokenizer = tokenizers.load(config.tokenizer)
     chat = template.load(tokenizer, file=config.chat_template, kwargs=config.template_kwargs)
+    renderer = Renderer(chat, tokenizer)
     table = query.load_steps(location.Location(place.path, version))
-    maker = RowMaker(table, tokenizer, chat, eos_when_unknown=config.eos_when_unknown)
+    maker = RowMaker(table, tokenizer, renderer, eos_when_unknown=config.eos_when_unknown)
     made, excluded = _make_rows(maker, table["step_uid"].to_pylist())
     trained = np.nan_to_num(table["loss_weight"].to_numpy()) > 0
     kept = _select(made, trained)
@@ -264,12 +266,12 @@ def _paths(table: pa.Table, kept: dict[int, Row], ends: np.ndarray) -> pa.Table:
 
 
 def _describe(maker: RowMaker, config: MergeConfig) -> dict[str, Any]:
-    ends = maker.template.habits.turn_ends
+    ends = maker.renderer.habits.turn_ends
     return {
         "tokenizer": maker.tokenizer.name,
         "vocab_hash": maker.tokenizer.vocab_hash,
         "vocab_size": maker.tokenizer.vocab_size,
-        "template_hash": maker.template.template_hash,
+        "template_hash": maker.renderer.template.template_hash,
         "template_kwargs": config.template_kwargs,
         "eos_token_id": ends[0].token_id,
         "turn_end_ids": [end.token_id for end in ends],

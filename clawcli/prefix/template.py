@@ -17,7 +17,6 @@ from typing import Any
 
 from clawcli.errors import DataError, NotFoundError, UsageError
 from clawcli.prefix.exclude import Excluded, Reason
-from clawcli.prefix.probe import Habits, probe
 from clawcli.store import tokenizers
 from clawcli.store.tokenizers import Tokenizer
 
@@ -26,17 +25,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A chat template with its settings and habits."""
+    """A chat template with its variables."""
 
     engine: Any
     """The transformers tokenizer that renders."""
-    text: Any
-    """The template: a string, or named ones as a mapping."""
+    text: str | dict[str, str]
+    """The template, or several by name, of which transformers chooses."""
     kwargs: Mapping[str, Any]
     """Variables for the template, such as enable_thinking."""
     template_hash: str
     """blake2b-128 hex of the template and its variables."""
-    habits: Habits
 
     def render(
         self,
@@ -45,39 +43,49 @@ class Template:
         *,
         generation_prompt: bool = False,
     ) -> str:
-        """Render messages of the template's own form to text.
+        """Render messages to text.
 
         Raises:
             Excluded: the template raises.
         """
-        return _render(
-            self.engine,
-            self.text,
-            self.kwargs,
-            messages,
-            tools,
-            generation_prompt=generation_prompt,
-        )
+        return self._apply(messages, tools, generation_prompt=generation_prompt, tokenize=False)
 
     def prompt_ids(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
     ) -> list[int]:
-        """Ids that apply_chat_template itself gives for a prompt: what the proof compares with."""
-        return self.engine.apply_chat_template(
-            list(messages),
-            tools=list(tools) if tools else None,
-            chat_template=self.text if isinstance(self.text, str) else None,
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-            **self.kwargs,
-        )
+        """Tokenise a prompt as transformers does: what the proof compares ids with.
+
+        Raises:
+            Excluded: the template raises.
+        """
+        return self._apply(messages, tools, generation_prompt=True, tokenize=True)
+
+    def _apply(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        generation_prompt: bool,
+        tokenize: bool,
+    ) -> Any:
+        try:
+            return self.engine.apply_chat_template(
+                list(messages),
+                tools=list(tools) if tools else None,
+                chat_template=self.text if isinstance(self.text, str) else None,
+                add_generation_prompt=generation_prompt,
+                tokenize=tokenize,
+                return_dict=False,
+                **self.kwargs,
+            )
+        except Exception as error:  # a template is a program: it may raise anything
+            raise Excluded(Reason.TEMPLATE_RAISES, f"{type(error).__name__}: {error}") from error
 
 
 def load(
     tokenizer: Tokenizer, *, file: str | None = None, kwargs: Mapping[str, Any] | None = None
 ) -> Template:
-    """Load the chat template of a tokenizer and probe it.
+    """Load the chat template of a tokenizer.
 
     Args:
         tokenizer: whose directory holds the template.
@@ -87,8 +95,7 @@ def load(
     Raises:
         NotFoundError: the file does not exist.
         UsageError: there is no template.
-        DataError: transformers cannot load the tokenizer, or the template prints no conversation,
-            or ends a turn with something that is not one token.
+        DataError: transformers cannot load the tokenizer.
     """
     engine = _engine(tokenizer)
     text = _read(file) if file is not None else engine.chat_template
@@ -97,43 +104,11 @@ def load(
             f"Tokenizer {tokenizer.name} has no chat template.",
             "Give one with --chat-template FILE.",
         )
-    kwargs = dict(kwargs or {})
     if "strftime_now" in json.dumps(text):
         logger.warning("The chat template can print today's date: rows may change from day to day.")
-
-    def render(messages: Any, tools: Any = None, *, generation_prompt: bool = False) -> str:
-        return _render(engine, text, kwargs, messages, tools, generation_prompt=generation_prompt)
-
-    described = json.dumps([text, kwargs], sort_keys=True).encode()
-    return Template(
-        engine=engine,
-        text=text,
-        kwargs=kwargs,
-        template_hash=hashlib.blake2b(described, digest_size=16).hexdigest(),
-        habits=probe(render, tokenizer),
-    )
-
-
-def _render(
-    engine: Any,
-    text: Any,
-    kwargs: Mapping[str, Any],
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | None,
-    *,
-    generation_prompt: bool,
-) -> str:
-    try:
-        return engine.apply_chat_template(
-            list(messages),
-            tools=list(tools) if tools else None,
-            chat_template=text if isinstance(text, str) else None,
-            add_generation_prompt=generation_prompt,
-            tokenize=False,
-            **kwargs,
-        )
-    except Exception as error:  # a template is a program: it may raise anything
-        raise Excluded(Reason.TEMPLATE_RAISES, f"{type(error).__name__}: {error}") from error
+    described = json.dumps([text, kwargs or {}], sort_keys=True).encode()
+    digest = hashlib.blake2b(described, digest_size=16).hexdigest()
+    return Template(engine, text, dict(kwargs or {}), digest)
 
 
 def _engine(tokenizer: Tokenizer) -> Any:

@@ -53,9 +53,7 @@ def is_artefact(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
-def check_free(
-    output: Path, *, force: bool, ours: Callable[[Path], bool] = is_artefact
-) -> None:
+def check_free(output: Path, *, force: bool, ours: Callable[[Path], bool] = is_artefact) -> None:
     """Refuse an output that exists, before any work is done.
 
     Args:
@@ -140,7 +138,9 @@ def create(
 def translate(error: OSError, place: Path) -> StoreError:
     """Turn an error of the file system into a sentence with a way out."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(f"No space is left to write {place}.", "Free some or choose another disk.")
+        return StoreError(
+            f"No space is left to write {place}.", "Free some or choose another disk."
+        )
     return StoreError(f"{place} cannot be written: {error.strerror or error}.", "Check the path.")
 
 
@@ -248,7 +248,9 @@ def verify_files(path: Path) -> dict[str, Any]:
         if name not in present:
             problems.append(f"{name} is missing")
         elif (path / name).stat().st_size != entry["bytes"]:
-            problems.append(f"{name} has {(path / name).stat().st_size} bytes, not {entry['bytes']}")
+            problems.append(
+                f"{name} has {(path / name).stat().st_size} bytes, not {entry['bytes']}"
+            )
         elif file_hash(path / name) != entry["blake2b"]:
             problems.append(f"{name} has other content")
     if problems:

@@ -56,7 +56,9 @@ def existing(text: str) -> Location:
     """
     location = parse(text)
     if not location.path.exists():
-        raise NotFoundError(f"{location.path} does not exist.", "claw ingest makes a data directory.")
+        raise NotFoundError(
+            f"{location.path} does not exist.", "claw ingest makes a data directory."
+        )
     if not is_data(location.path):
         raise DataError(
             f"{location.path} is not a data directory: it has no step table.",

@@ -25,7 +25,7 @@ from clawcli.store.location import Location
 
 logger = logging.getLogger(__name__)
 
-_LOCKED = {
+_LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
     "allow_community_extensions": "false",
     "autoinstall_known_extensions": "false",
@@ -176,9 +176,7 @@ def _evaluate(connection: duckdb.DuckDBPyConnection, expression: str) -> Matches
         raise WhereError(
             f"--where {expression!r} is {kind}, not BOOLEAN.", "Compare it with something."
         )
-    return Matches(
-        _uids(relation.filter(expression)), _uids(relation.filter(condition.isnull()))
-    )
+    return Matches(_uids(relation.filter(expression)), _uids(relation.filter(condition.isnull())))
 
 
 def _within(

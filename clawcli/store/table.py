@@ -109,9 +109,7 @@ def append(
     return table.version()
 
 
-def read(
-    location: Location, part: str = "steps", columns: Sequence[str] | None = None
-) -> pa.Table:
+def read(location: Location, part: str = "steps", columns: Sequence[str] | None = None) -> pa.Table:
     """Read a table of a data directory.
 
     Args:
@@ -194,7 +192,9 @@ def history(path: Path) -> list[dict[str, Any]]:
     """List what claw wrote into the commit infos of a table, oldest first; {} for others."""
     if not exists(path):
         return []
-    return [json.loads(entry.get(_INFO_KEY, "{}")) for entry in reversed(DeltaTable(path).history())]
+    return [
+        json.loads(entry.get(_INFO_KEY, "{}")) for entry in reversed(DeltaTable(path).history())
+    ]
 
 
 def check_log(path: Path) -> None:

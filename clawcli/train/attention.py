@@ -31,7 +31,7 @@ from clawcli.tree import Forest
 NAME = "claw_forest"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Block:
     """Segments that share their ancestors and their length, and attend as one batch."""
 
@@ -41,26 +41,11 @@ class Block:
     """Runs of places of the path above, root first; empty for roots."""
     depth: int
     """Depth of the segments' first tokens, which is the number of ancestor tokens A."""
-    masks: dict[tuple[int | None, torch.dtype], Tensor | None] = field(default_factory=dict)
-    """(window, dtype) -> what to add to the scores; every layer uses it again."""
 
-    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """Build [L, A + L]: 0 where a token may look, else -inf; None = plain causal.
-
-        It is additive and kept, for of a boolean mask autograd would save a copy in each layer.
-        """
-        key = (window, dtype)
-        if key not in self.masks:
-            total = self.depth + self.own_BL.shape[1]
-            depth_A = torch.arange(total, device=self.own_BL.device)
-            distance_LA = depth_A[self.depth :, None] - depth_A
-            hidden_LA = distance_LA < 0
-            if window is not None:
-                hidden_LA |= distance_LA >= window
-            is_plain = self.depth == 0 and (window is None or window >= total)
-            mask_LA = torch.zeros(hidden_LA.shape, dtype=dtype, device=depth_A.device)
-            self.masks[key] = None if is_plain else mask_LA.masked_fill_(hidden_LA, -torch.inf)
-        return self.masks[key]
+    @property
+    def keys(self) -> int:
+        """Number of keys of each segment: A + L."""
+        return self.depth + self.own_BL.shape[1]
 
 
 @dataclass(slots=True)
@@ -71,6 +56,31 @@ class Plan:
     order_T: Tensor | None
     """int64 [T], place in the concatenated block outputs of each token; None = the same place."""
     calls: int = 0
+    bands: dict[tuple[int | None, torch.dtype], Tensor] = field(default_factory=dict)
+    """(window, dtype) -> what to add to a score by distance in depth; see mask."""
+
+    def mask(self, block: Block, window: int | None, query: Tensor) -> Tensor | None:
+        """View what to add to a block's scores: 0 where a token may look, else -inf.
+
+        Who sees whom depends on the distance in depth alone. With the queries in reverse order
+        each row of a mask is therefore the row above it, shifted by one: all masks of all blocks
+        and layers are overlapping views of one vector, and none takes memory of its own.
+
+        Returns:
+            [L, A + L] with the last query first; None = plain causal, which needs no mask.
+        """
+        if block.depth == 0 and (window is None or window >= block.keys):
+            return None
+        farthest = max(each.keys for each in self.blocks) - 1
+        key = (window, query.dtype)
+        if key not in self.bands:
+            distance = torch.arange(farthest, -farthest - 1, -1, device=query.device)
+            hidden = (distance < 0) | (distance >= window if window is not None else False)
+            zeros = torch.zeros(len(distance), dtype=query.dtype, device=query.device)
+            self.bands[key] = zeros.masked_fill_(hidden, -torch.inf)
+        length = block.own_BL.shape[1]
+        offset = farthest - (block.keys - 1)
+        return self.bands[key].as_strided((length, block.keys), (1, 1), offset)
 
 
 def plan_forest(forest: Forest, device: torch.device | None = None) -> Plan:
@@ -163,7 +173,8 @@ def forest_attention(
             )
     forest_plan.calls += 1
     outputs = [
-        _attend(block, query, key, value, scaling, sliding_window) for block in forest_plan.blocks
+        _attend(block, forest_plan.mask(block, sliding_window, query), query, key, value, scaling)
+        for block in forest_plan.blocks
     ]
     packed = torch.cat(outputs, dim=2)
     if forest_plan.order_T is not None:
@@ -173,23 +184,19 @@ def forest_attention(
 
 def _attend(
     block: Block,
+    mask: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     scaling: float | None,
-    window: int | None,
 ) -> Tensor:
     """Attend one block; returns [1, H, B * L, D_v] in the order of its segments."""
-    num_segments, length = block.own_BL.shape
     own_query, own_key, own_value = (_take(block, states) for states in (query, key, value))
     if block.ancestors:
-        own_key, own_value = (
-            torch.cat([_above(block, states), own], dim=2)
-            for states, own in ((key, own_key), (value, own_value))
-        )
-    mask = block.mask(window, query.dtype)
+        own_key = torch.cat([_above(block, key), own_key], dim=2)
+        own_value = torch.cat([_above(block, value), own_value], dim=2)
     output = scaled_dot_product_attention(
-        own_query,
+        own_query if mask is None else own_query.flip(2),
         own_key,
         own_value,
         attn_mask=mask,
@@ -197,7 +204,8 @@ def _attend(
         scale=scaling,
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    return output.transpose(0, 1).reshape(1, query.shape[1], num_segments * length, -1)
+    output = output if mask is None else output.flip(2)
+    return output.transpose(0, 1).flatten(1, 2)[None]
 
 
 def _take(block: Block, states: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Rows for other trainers, one file per kind of row."""

@@ -62,7 +62,11 @@ def trajectory_rows(steps: pa.Table) -> Iterator[dict[str, Any]]:
         prompt = states.prompt(last)
         messages = [*_messages(prompt), to_openai(states.action(last))]
         _check_whole(name, messages, members, states)
-        yield {"messages": messages, "tools": prompt.tools, "step_uids": [uid for _, uid in members]}
+        yield {
+            "messages": messages,
+            "tools": prompt.tools,
+            "step_uids": [uid for _, uid in members],
+        }
 
 
 def _trained(steps: pa.Table) -> Iterator[tuple[int, str]]:

@@ -28,7 +28,9 @@ def detect(path: str, samples: list[Any]) -> ModuleType:
     reasons: dict[str, str] = {}
     for sample in samples:
         for module in FORMATS:
-            reason = module.why_not(sample) if isinstance(sample, dict) else "records are no objects"
+            reason = (
+                module.why_not(sample) if isinstance(sample, dict) else "records are no objects"
+            )
             if reason is None:
                 return module
             reasons.setdefault(module.NAME, reason)

@@ -94,7 +94,8 @@ def calls(raw: bytes, cache: MessageCache) -> list[Call]:
     system, items = split_system(items)
     response, choices = _answer(record)
     history = history_of(items)
-    usage = response.get("usage") if isinstance(response.get("usage"), dict) else {}
+    logged_usage = response.get("usage")
+    usage: dict[str, Any] = logged_usage if isinstance(logged_usage, dict) else {}
     model = text(response.get("model")) or text(request.get("model"))
     started, ended, latency = _times(record, response)
     return [
@@ -146,11 +147,11 @@ def _request(raw: bytes, record: dict[str, Any]) -> tuple[dict[str, Any], list[m
         kwargs = record.get("kwargs")
         request = {**(kwargs if isinstance(kwargs, dict) else {})}
     try:
-        return request, msgspec.json.decode(
-            layers.get("messages", b"null"), type=list[msgspec.Raw]
-        )
+        return request, msgspec.json.decode(layers.get("messages", b"null"), type=list[msgspec.Raw])
     except msgspec.ValidationError as error:
-        raise Fate("rejected", "no_messages", f"the request has no list of messages: {error}") from error
+        raise Fate(
+            "rejected", "no_messages", f"the request has no list of messages: {error}"
+        ) from error
 
 
 def _answer(record: dict[str, Any]) -> tuple[dict[str, Any], list[Choice]]:
@@ -218,14 +219,14 @@ def _odd_calls(action: Digested) -> list[str]:
     return ["arguments_invalid"] if any(not call.arguments_valid for call in calls) else []
 
 
-def _logprobs(
-    entry: dict[str, Any], ids: list[int] | None
-) -> tuple[list[float] | None, list[str]]:
+def _logprobs(entry: dict[str, Any], ids: list[int] | None) -> tuple[list[float] | None, list[str]]:
     logged = entry.get("logprobs")
     content = logged.get("content") if isinstance(logged, dict) else None
     if not isinstance(content, list) or not content:
         return None, []
-    values = [number(token.get("logprob")) if isinstance(token, dict) else None for token in content]
+    values = [
+        number(token.get("logprob")) if isinstance(token, dict) else None for token in content
+    ]
     finite = [value for value in values if value is not None]
     if len(finite) != len(values):
         return None, ["logprobs_not_finite"]
@@ -244,7 +245,9 @@ def _ids(value: Any) -> list[int] | None:
 def _tools(record: dict[str, Any], request: dict[str, Any]) -> str:
     if "raw_messages" in record:
         return "[]"
-    tools = request.get("tools") if "request" in record else record.get("tools", request.get("tools"))
+    tools = (
+        request.get("tools") if "request" in record else record.get("tools", request.get("tools"))
+    )
     return msgspec.json.encode(tools).decode() if isinstance(tools, list) else "[]"
 
 
@@ -287,4 +290,6 @@ def _rest(values: dict[str, Any], known: Set[str]) -> dict[str, Any]:
 
 
 def _body(value: Any) -> Any:
-    return value["body"] if isinstance(value, dict) and isinstance(value.get("body"), dict) else value
+    return (
+        value["body"] if isinstance(value, dict) and isinstance(value.get("body"), dict) else value
+    )

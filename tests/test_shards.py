@@ -1,0 +1,249 @@
+import warnings
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from conftest import assistant, system, tau, tool, user
+
+from clawcli.curate.run import CurateConfig, curate
+from clawcli.errors import DataError, NotFoundError, OutputExistsError, UsageError
+from clawcli.export.shards import ExportShardsConfig, export_shards
+from clawcli.ingest.run import IngestConfig, ingest
+from clawcli.prefix.run import MergeConfig, merge_prefixes
+from clawcli.store import shards, tokenizers, trees
+
+LAYOUTS = ("tree", "chain", "none")
+
+
+def attempt(*answers):
+    messages = [system("You help."), user("Book a flight.")]
+    for answer in answers:
+        messages += [assistant(answer, calls=[("c", "find", '{"to": "Rome"}')]), tool("ok " * 9)]
+    return messages
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Four attempts at two tasks, 13 steps, some of them alike."""
+    place = tmp_path_factory.mktemp("place")
+    attempts = [
+        (1, 0, 1.0, attempt("A", "B", "C", "D")),
+        (1, 1, 0.0, attempt("A", "B", "E")),
+        (1, 2, 0.5, attempt("F", "G")),
+        (2, 0, 1.0, attempt("A", "B", "C", "D")),
+    ]
+    (place / "t.json").write_text(tau(attempts))
+    ingest(IngestConfig(inputs=(str(place / "t.json"),), output=str(place / "data")))
+    merge(place / "data", place / "tree")
+    return place
+
+
+def merge(source, output):
+    return merge_prefixes(MergeConfig(input=str(source), output=str(output), tokenizer="tiny"))
+
+
+def export(source, output, **options):
+    return export_shards(ExportShardsConfig(input=str(source), output=str(output), **options))
+
+
+def steps_of(opened):
+    return {step["step_uid"]: (row, step) for row in opened.rows() for step in row.steps}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("target", [1, 200, 100_000])
+def test_export_every_step_stands_once_with_the_tokens_of_its_row(place, tmp_path, layout, target):
+    export(place / "tree", tmp_path / "s", merge=layout, max_tokens_per_row=target)
+    tree, found = trees.read(place / "tree"), steps_of(shards.open_shards(tmp_path / "s"))
+    paths = tree.paths.to_pylist()
+    assert len(found) == len(paths) == 13
+    for path in paths:
+        row, step = found[path["step_uid"]]
+        whole = tree.forest.row(path["end_node_id"])
+        on_path = row.forest.row(step["segment"])
+        assert np.array_equal(on_path[: len(whole)], whole)
+        flat = row.forest.span(step["segment"], step["response_start"], step["response_end"])
+        action = whole[path["response_start"] : path["response_end"]]
+        assert np.array_equal(row.forest.token_ids[flat], action)
+
+
+def test_export_step_fields_are_those_of_the_path(place, tmp_path):
+    export(place / "tree", tmp_path / "s")
+    found = steps_of(shards.open_shards(tmp_path / "s"))
+    for path in trees.read(place / "tree").paths.to_pylist():
+        _, step = found[path["step_uid"]]
+        assert (step["pi"], step["weight"]) == (1.0, path["loss_weight"])
+        for name in set(path) & set(step):
+            assert step[name] == path[name]
+
+
+def test_export_chain_trains_each_action_token_of_a_step_on_one_row(place, tmp_path):
+    export(place / "tree", tmp_path / "s", merge="chain")
+    rows = list(shards.open_shards(tmp_path / "s").rows())
+    assert all((row.forest.segment_parents == -1).all() for row in rows)
+    # D of both tasks and E and G are leaves: alike attempts share a row, with an entry each
+    assert sum(len(row.forest.segment_starts) for row in rows) == 3
+    assert sum(len(row.steps) for row in rows) == 13
+
+
+def test_export_saves_most_as_tree_and_nothing_as_none(place, tmp_path):
+    reports = {m: export(place / "tree", tmp_path / m, merge=m) for m in LAYOUTS}
+    unique = len(trees.read(place / "tree").forest.token_ids)
+    assert reports["tree"].tokens == unique
+    assert reports["none"].tokens == reports["none"].logical_tokens
+    assert unique < reports["chain"].tokens < reports["none"].tokens
+    assert reports["tree"].merge_kept_frac == 1.0
+    assert reports["none"].merge_kept_frac == unique / reports["none"].logical_tokens
+
+
+def test_export_next_step_is_found_where_it_is_said_to_be(place, tmp_path):
+    export(place / "tree", tmp_path / "s", max_tokens_per_row=1)
+    opened = shards.open_shards(tmp_path / "s")
+    rows = list(opened.rows())
+    last = 0
+    for row in rows:
+        for step in row.steps:
+            if step["next_row"] is None:
+                assert step["is_last"]
+                last += 1
+                continue
+            following = rows[step["next_row"]].steps[step["next_step"]]
+            assert following["trajectory_uid"] == step["trajectory_uid"]
+            assert following["step_index"] == step["step_index"] + 1
+    assert last == 4
+
+
+def test_export_plan_covers_rows_in_order_by_updates_and_phases(place, tmp_path):
+    options = {"max_tokens_per_row": 150, "tokens_per_update": 350, "updates_per_phase": 2}
+    report = export(place / "tree", tmp_path / "s", merge="none", **options)
+    opened = shards.open_shards(tmp_path / "s")
+    rows = list(opened.rows())
+    assert [row.row_id for row in rows] == list(range(report.rows))
+    plan = opened.manifest["plan"]
+    assert sum(plan["rows_per_update"]) == report.rows
+    assert len(plan["rows_per_update"]) == opened.num_updates == report.updates > 2
+    assert opened.num_phases == report.phases == -(-report.updates // 2)
+    assert plan["phase_of_update"] == [u // 2 for u in range(report.updates)]
+    for update, count in enumerate(plan["rows_per_update"]):
+        mine = [row for row in rows if row.update == update]
+        assert len(mine) == count
+        assert {row.phase for row in mine} == {update // 2}
+        assert count == 1 or sum(len(row.forest.token_ids) for row in mine) <= 350
+    by_phase = [row.row_id for p in range(report.phases) for row in opened.read_phase(p)]
+    assert by_phase == list(range(report.rows))
+
+
+def test_export_seed_decides_the_order_and_nothing_else(place, tmp_path):
+    options = {"max_tokens_per_row": 1, "merge": "none"}
+    order = {}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        export(place / "tree", tmp_path / name, seed=seed, **options)
+        rows = shards.open_shards(tmp_path / name).rows()
+        order[name] = [row.steps[0]["step_uid"] for row in rows]
+    assert order["a"] == order["b"] != order["c"]
+    assert sorted(order["a"]) == sorted(order["c"])
+    files = [(tmp_path / name / shards.phase_file(0)).read_bytes() for name in ("a", "b")]
+    assert files[0] == files[1]
+
+
+def test_export_steps_that_are_too_long_are_left_out_and_named(place, tmp_path):
+    lengths = trees.read(place / "tree").paths.select(["step_uid", "row_tokens"]).to_pylist()
+    bound = sorted(path["row_tokens"] for path in lengths)[-3]
+    long = {path["step_uid"] for path in lengths if path["row_tokens"] > bound}
+    report = export(place / "tree", tmp_path / "s", max_step_tokens=bound)
+    assert report.steps_left_out_by_reason == {"too_long": len(long)}
+    assert report.left_out == dict.fromkeys(long, "too_long")
+    opened = shards.open_shards(tmp_path / "s")
+    assert not long & set(steps_of(opened))
+    assert opened.manifest["left_out"] == report.left_out
+    # the step before one that is left out has no next step here
+    assert all(
+        step["next_row"] is None
+        for _, step in steps_of(opened).values()
+        if not step["is_last"] and step["step_index"] == 2
+    )
+
+
+def test_export_all_steps_too_long_is_refused(place, tmp_path):
+    with pytest.raises(DataError, match=r"13 are longer than --max-step-tokens"):
+        export(place / "tree", tmp_path / "s", max_step_tokens=1)
+
+
+def test_export_context_steps_are_not_trained(place, tmp_path):
+    curate(
+        CurateConfig(input=str(place / "data"), output=str(tmp_path / "d"), where="step_index = 1")
+    )
+    merge(tmp_path / "d", tmp_path / "tree")
+    report = export(tmp_path / "tree", tmp_path / "s")
+    assert report.steps == 4
+    assert {s["step_index"] for _, s in steps_of(shards.open_shards(tmp_path / "s")).values()} == {
+        1
+    }
+
+
+def test_export_dry_run_reports_the_same_and_writes_nothing(place, tmp_path):
+    dry = export(place / "tree", tmp_path / "dry", dry_run=True)
+    assert not (tmp_path / "dry").exists()
+    assert dry == export(place / "tree", tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    "name", ["max_tokens_per_row", "max_step_tokens", "tokens_per_update", "updates_per_phase"]
+)
+def test_export_size_below_one_is_a_usage_error(place, tmp_path, name):
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is 0"):
+        export(place / "tree", tmp_path / "s", **{name: 0})
+
+
+def test_export_existing_output_and_missing_tree_are_refused(place, tmp_path):
+    export(place / "tree", tmp_path / "s")
+    with pytest.raises(OutputExistsError):
+        export(place / "tree", tmp_path / "s")
+    with pytest.raises(NotFoundError):
+        export(tmp_path / "none", tmp_path / "t")
+    with pytest.raises(DataError, match="holds shards, not tree"):
+        export(tmp_path / "s", tmp_path / "t")
+
+
+def test_manifest_tells_a_reader_all_it_needs(place, tmp_path):
+    report = export(place / "tree", tmp_path / "s")
+    manifest = shards.open_shards(tmp_path / "s").manifest
+    tree = trees.read(place / "tree").manifest
+    assert manifest["vocab_hash"] == tree["vocab_hash"]
+    assert manifest["eos_token_id"] == 2
+    assert manifest["merge"] == "tree"
+    assert (manifest["rows"], manifest["steps"], manifest["tokens"]) == (
+        report.rows,
+        report.steps,
+        report.tokens,
+    )
+    file = tmp_path / "s" / manifest["tokenizer_file"]
+    assert tokenizers.load(str(file)).vocab_hash == manifest["vocab_hash"]
+
+
+def test_open_shards_missing_file_is_not_found(place, tmp_path):
+    export(place / "tree", tmp_path / "s")
+    (tmp_path / "s" / shards.phase_file(0)).unlink()
+    with pytest.raises(NotFoundError, match=r"phase-00000\.parquet is missing"):
+        shards.open_shards(tmp_path / "s")
+
+
+def test_rows_are_arrays_that_torch_takes_without_a_warning(place, tmp_path):
+    torch = pytest.importorskip("torch")
+    export(place / "tree", tmp_path / "s")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for row in shards.open_shards(tmp_path / "s").rows():
+            assert torch.from_numpy(row.forest.token_ids).dtype == torch.int32
+
+
+def test_token_ids_are_stored_byte_stream_split_under_zstd(place, tmp_path):
+    export(place / "tree", tmp_path / "s")
+    with pq.ParquetFile(tmp_path / "s" / shards.phase_file(0)) as file:
+        group = file.metadata.row_group(0)
+        columns = {
+            group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)
+        }
+    tokens = columns["token_ids.list.element"]
+    assert "BYTE_STREAM_SPLIT" in tokens.encodings
+    assert tokens.compression == "ZSTD"

@@ -1,0 +1,51 @@
+"""Packed rows to arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from train_data import forest, make_step
+
+from clawcli.gate import Objective
+from clawcli.store.shards import PackedRow
+from clawcli.train.rows import TrainRow, train_row
+
+
+def make_row(objective: Objective, *steps: dict) -> TrainRow:
+    tokens = forest((-1, [1, 2, 3, 4]), (0, [5, 6]))
+    return train_row(PackedRow(0, 0, 0, tokens, list(steps)), objective)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"temperature": 0.7}, 0.7),
+        ({"temperature": None}, 1.0),
+        ({"temperature": 0.0}, 1.0),
+        ({"temperature": 0.7, "mu_valid": False}, 1.0),
+        ({"temperature": 0.7, "rollout_logprobs": None}, 1.0),
+    ],
+)
+def test_train_row_for_ppo_takes_the_sampling_temperature_where_log_probs_count(fields, expected):
+    step = make_step(1, 4, 6, **fields)
+    assert make_row(Objective.PPO, step).temperatures_S.tolist() == [expected]
+    assert make_row(Objective.SFT, step).temperatures_S.tolist() == [1.0]
+
+
+def test_train_row_keeps_tokens_and_log_probs_in_step_order():
+    steps = [
+        make_step(1, 3, 6, rollout_logprobs=[-1.0, -2.0, None]),
+        make_step(0, 4, 4, rollout_logprobs=[]),
+        make_step(0, 1, 2, mu_valid=False),
+        make_step(1, 5, 6, rollout_logprobs=[-3.0]),
+    ]
+    row = make_row(Objective.PPO, *steps)
+    assert row.step_N.tolist() == [0, 0, 0, 1, 2]
+    np.testing.assert_array_equal(row.behaviour_N, [-1.0, -2.0, np.nan, np.nan, -3.0])
+    assert row.step_uids == ["step-1-3-6", "step-0-1-2", "step-1-5-6"]
+
+
+def test_train_row_for_sft_has_no_advantages():
+    step = make_step(1, 4, 6)
+    assert make_row(Objective.SFT, step).advantages_S.tolist() == [0.0]
+    assert make_row(Objective.PPO, step).advantages_S.tolist() == [0.5]

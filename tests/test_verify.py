@@ -1,0 +1,192 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import assistant, system, tau, tool, user
+
+from clawcli import tree
+from clawcli.errors import DataError, NotFoundError, VerifyError
+from clawcli.export.shards import ExportShardsConfig, export_shards
+from clawcli.ingest.run import IngestConfig, ingest
+from clawcli.manage.verify import VerifyConfig, check_shards, check_tree, verify
+from clawcli.prefix.run import MergeConfig, merge_prefixes
+from clawcli.store import artefact, shards, trees
+
+
+@pytest.fixture
+def place(tmp_path):
+    turns = [system("s"), user("u")]
+    for answer in "ABC":
+        turns += [assistant(answer, calls=[("c", "f", "{}")]), tool("r")]
+    (tmp_path / "t.json").write_text(tau([(1, 0, 1.0, turns), (1, 1, 0.0, turns[:-2])]))
+    ingest(IngestConfig(inputs=(str(tmp_path / "t.json"),), output=str(tmp_path / "data")))
+    merge_prefixes(
+        MergeConfig(input=str(tmp_path / "data"), output=str(tmp_path / "tree"), tokenizer="tiny")
+    )
+    export_shards(
+        ExportShardsConfig(
+            input=str(tmp_path / "tree"), output=str(tmp_path / "shards"), merge="none"
+        )
+    )
+    return tmp_path
+
+
+def run(path):
+    return verify(VerifyConfig(input=str(path)))
+
+
+def rewrite(path, file, change):
+    """Change one file of an artefact and its manifest entry, as a bug in claw would."""
+    change(path / file)
+    manifest = json.loads((path / "manifest.json").read_text())
+    for entry in manifest["files"]:
+        if entry["path"] == file:
+            entry["bytes"] = (path / file).stat().st_size
+            entry["blake2b"] = artefact.file_hash(path / file)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def set_column(name, change):
+    def apply(file):
+        table = pq.read_table(file)
+        field = table.schema.field(name)
+        values = pa.array([change(value) for value in table[name].to_pylist()], field.type)
+        pq.write_table(table.set_column(table.schema.get_field_index(name), field, values), file)
+
+    return apply
+
+
+def test_verify_intact_artefacts_reports_what_was_checked(place):
+    report = run(place / "tree")
+    assert (report.kind, report.files, report.steps) == ("tree", 3, 5)
+    report = run(place / "shards")
+    assert (report.kind, report.files, report.steps) == ("shards", 2, 5)
+
+
+@pytest.mark.parametrize("name", ["tree", "shards"])
+def test_verify_every_flipped_byte_is_found(place, name):
+    path = place / name
+    for file in [p for p in path.rglob("*") if p.is_file() and p.name != "manifest.json"]:
+        content = file.read_bytes()
+        middle = len(content) // 2
+        damaged = bytes([content[middle] ^ 1])
+        file.write_bytes(content[:middle] + damaged + content[middle + 1 :])
+        with pytest.raises(VerifyError, match=f"{file.name} has other content"):
+            run(path)
+        file.write_bytes(content)
+    run(path)
+
+
+def test_verify_missing_cut_and_foreign_files_are_found(place):
+    path = place / "tree"
+    (path / "extra").write_text("x")
+    content = (path / trees.PATHS_FILE).read_bytes()
+    (path / trees.PATHS_FILE).write_bytes(content[:-1])
+    (path / trees.NODES_FILE).unlink()
+    with pytest.raises(VerifyError) as found:
+        run(path)
+    for problem in ("extra is not in the manifest", "nodes/part-00000.parquet is missing", "bytes"):
+        assert problem in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "problem"),
+    [
+        ("row_hash", lambda value: "0" * 32, "has another row"),
+        ("row_tokens", lambda value: value + 1, "has another row"),
+        ("end_node_id", lambda value: 10**6, "which does not exist"),
+        ("response_end", lambda value: value + 1, "is not inside its"),
+        ("response_start", lambda value: 0, "is not inside its"),
+        ("rollout_logprobs", lambda value: [-1.0], "1 log-probs for"),
+        ("loss_weight", lambda value: 0.0, "logical_tokens is 0"),
+    ],
+)
+def test_verify_tree_path_that_promises_otherwise_is_found(place, column, change, problem):
+    rewrite(place / "tree", trees.PATHS_FILE, set_column(column, change))
+    with pytest.raises(VerifyError, match=problem):
+        run(place / "tree")
+
+
+def test_verify_tree_node_with_another_token_is_found(place):
+    def first_token(value):
+        return [value[0] + 1, *value[1:]]
+
+    rewrite(place / "tree", trees.NODES_FILE, set_column("token_ids", first_token))
+    with pytest.raises(VerifyError, match="has another row"):
+        run(place / "tree")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents", "problem"),
+    [
+        ([1, 2, 2], [-1, 0, 0], "two siblings start with the same token"),
+        ([1, 2, 3, 4], [-1, -1, 1, 0], "not in depth-first pre-order"),
+        ([1, 2], [-1, 1], "not in depth-first pre-order"),
+    ],
+)
+def test_check_tree_forest_of_another_shape_is_found(place, tokens, parents, problem):
+    good = trees.read(place / "tree")
+    forest = tree.Forest(
+        np.int32(tokens), np.arange(len(tokens), dtype=np.int32), np.int32(parents)
+    )
+    assert problem in check_tree(trees.Tree(good.path, good.manifest, forest, good.paths))[0]
+
+
+def steps_changed(**changes):
+    def apply(steps):
+        return [{**step, **{k: change(step[k]) for k, change in changes.items()}} for step in steps]
+
+    return set_column("steps", apply)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (steps_changed(segment=lambda value: 99), "names segment 99"),
+        (steps_changed(response_end=lambda value: 10**6), "is not inside its"),
+        (steps_changed(step_uid=lambda value: "same"), "step same stands 5 times"),
+        (steps_changed(next_step=lambda value: 99), "its next step is not at"),
+        (set_column("steps", lambda value: value[:-1]), "the manifest says 5"),
+        (set_column("update", lambda value: value + 1), "the rows of the updates are not"),
+        (set_column("row_id", lambda value: value + 1), "not in its place"),
+    ],
+)
+def test_verify_shards_that_leave_the_plan_are_found(place, change, problem):
+    rewrite(place / "shards", shards.phase_file(0), change)
+    with pytest.raises(VerifyError) as found:
+        run(place / "shards")
+    assert problem in str(found.value)
+
+
+def test_check_shards_plan_edited_by_hand_is_found(place):
+    opened = shards.open_shards(place / "shards")
+    opened.manifest["plan"]["rows_per_update"] = [1, 1]
+    assert check_shards(opened) == ["the rows of the updates are not those of the plan"]
+
+
+def test_verify_tokenizer_of_another_vocabulary_is_found(place):
+    def swap(file):
+        value = json.loads(file.read_text())
+        vocab = value["model"]["vocab"]
+        vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+        file.write_text(json.dumps(value))
+
+    rewrite(place / "tree", "tokenizer.json", swap)
+    with pytest.raises(VerifyError, match=r"tokenizer\.json has vocab_hash"):
+        run(place / "tree")
+
+
+def test_verify_run_compares_its_files(tmp_path):
+    with artefact.create(tmp_path / "run", kind="run", force=False, config={}, inputs=[]) as draft:
+        (draft.path / "metrics.jsonl").write_text("{}\n")
+    report = run(tmp_path / "run")
+    assert (report.kind, report.files, report.steps, report.tokens) == ("run", 1, None, None)
+
+
+def test_verify_what_is_no_artefact_is_refused(place):
+    with pytest.raises(NotFoundError):
+        run(place / "none")
+    with pytest.raises(DataError, match=r"has no manifest\.json"):
+        run(place / "data")
