@@ -193,6 +193,15 @@ def test_logged_prompt_ids_of_an_incomplete_walk_are_rendered(tiny, renderer):
     assert made[1].tokens[made[1].response_start :].tolist() == [11, 12, END]
 
 
+def test_logged_prompt_that_shares_more_than_its_parent_has_is_rendered(tiny, renderer):
+    text, drawn = tiny.decode([11, 12]), [11, 12, END]
+    first = {"prefix_tokens": 0, "observation_ids": [7, 8], "response_ids": drawn}
+    later = {"prefix_tokens": 6, "observation_ids": [20], "response_ids": drawn}
+    steps = chain({**first, "response": text}, {**later, "response": text})
+    _, made = make(steps, tiny, renderer)
+    assert [row.provenance for row in made] == ["engine_ids", "mixed"]
+
+
 def test_logged_response_is_continued_by_text_across_an_unbroken_link(tiny, renderer):
     # two tokens where the tokenizer itself would take one: only the logged ids know
     drawn = [*tiny.encode(" t").tolist(), *tiny.encode("he").tolist()]
@@ -228,6 +237,15 @@ def test_logged_ids_outside_the_vocabulary_are_never_used(tiny, renderer):
     wild = {"response": "Hello", "response_ids": [10**6], "tokenizer": tiny.vocab_hash}
     _, (row,) = make(table({"observation": [ask("a")], **wild}), tiny, renderer)
     assert row.provenance == "text"
+
+
+def test_logged_ids_that_fit_by_chance_are_not_used(tiny, renderer):
+    lucky = {"observation": [ask("a")], "response": "Hello"}
+    steps = table(
+        {**lucky, "response_ids": tiny.encode("Hello").tolist()}, {**lucky, "response_ids": [5, 6]}
+    )
+    maker, _ = make(steps, tiny, renderer)
+    assert maker.logged.steps_by_verdict == {"other_tokenizer": 2}
 
 
 def test_logged_ids_of_one_step_that_differ_from_its_text_are_not_used(tiny, renderer):

@@ -1,3 +1,4 @@
+import json
 import os
 from pathlib import Path
 
@@ -173,6 +174,25 @@ def test_merge_own_policy_sample_uses_the_ids_and_log_probs_as_drawn(tmp_path):
     for path in trees.read(tmp_path / "tree").paths.to_pylist():
         assert len(path["rollout_logprobs"]) == path["response_end"] - path["response_start"]
         assert path["mu_valid"]
+
+
+def test_merge_log_probs_of_another_tokenizer_are_not_those_of_our_tokens(tmp_path):
+    sample = Path(__file__).parents[1] / "sample_data" / "own-policy.jsonl"
+    records = [json.loads(line) for line in sample.read_text().splitlines()]
+    for record in records:
+        choice = record["response"]["choices"][0]
+        choice["token_ids"] = [token_id ^ 1 for token_id in choice["token_ids"]]
+    ingest(
+        IngestConfig(
+            inputs=(str(write_lines(tmp_path / "log.jsonl", records)),),
+            output=str(tmp_path / "data"),
+        )
+    )
+    report = merge(tmp_path / "data", tmp_path / "tree")
+    assert report.logged_ids_by_verdict == {"other_tokenizer": report.steps_in}
+    for path in trees.read(tmp_path / "tree").paths.to_pylist():
+        assert (path["token_provenance"], path["rollout_logprobs"]) == ("text", None)
+        assert (path["mu_valid"], path["mu_invalid_reason"]) == (False, "tokens_from_text")
 
 
 def test_merge_agent_sample_breaks_no_link(tmp_path):

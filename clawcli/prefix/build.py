@@ -82,11 +82,7 @@ def merge(rows: Sequence[np.ndarray]) -> tuple[Forest, np.ndarray]:
         >>> forest.token_ids.tolist(), forest.segment_parents.tolist(), ends.tolist()
         ([1, 2, 3, 4], [-1, 0, 1, 0], [2, 1, 3])
     """
-    return merge_sorted(rows, sort_rows(rows))
-
-
-def merge_sorted(rows: Sequence[np.ndarray], ordered: Sorted) -> tuple[Forest, np.ndarray]:
-    """Merge rows whose order is known already; as merge."""
+    ordered = sort_rows(rows)
     pairs = zip(ordered.order.tolist(), ordered.lcps.tolist(), strict=True)
     forest, sorted_ends = from_sorted([rows[row][lcp:] for row, lcp in pairs], ordered.lcps)
     ends = np.empty(len(rows), np.int32)

@@ -204,8 +204,8 @@ def _nothing_left(trained: np.ndarray, excluded: dict[str, Excluded]) -> DataErr
     found = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
     example = next(iter(excluded.values()))
     return DataError(
-        f"No step that is to be trained could be rendered: {found}. For "
-        f"instance: {example.detail or example.reason.value}.",
+        f"No step that is to be trained could be rendered: {found}. The first of them: "
+        f"{example.detail or example.reason.value}.",
         "Give another --chat-template or --template-kwargs; -v names each step.",
     )
 
@@ -236,7 +236,6 @@ def _count(kept: dict[int, Row], trained: np.ndarray, forest: Forest) -> dict[st
 def _paths(table: pa.Table, kept: dict[int, Row], ends: np.ndarray) -> pa.Table:
     steps = table.take(pa.array(list(kept)))
     made = list(kept.values())
-    provenance = [row.provenance for row in made]
     mu_valid = steps["mu_valid"].to_pylist()
     mu_reason = steps["mu_invalid_reason"].to_pylist()
     for place, row in enumerate(made):
@@ -250,7 +249,7 @@ def _paths(table: pa.Table, kept: dict[int, Row], ends: np.ndarray) -> pa.Table:
         "response_end": [row.response_end for row in made],
         "rollout_logprobs": [row.logprobs for row in made],
         "is_last": [left == 0 for left in steps["steps_to_end"].to_pylist()],
-        "token_provenance": provenance,
+        "token_provenance": [row.provenance for row in made],
         "mu_valid": mu_valid,
         "mu_invalid_reason": mu_reason,
     }

@@ -133,7 +133,7 @@ def _engine(tokenizer: Tokenizer) -> Any:
 
 def _read(file: str) -> str:
     try:
-        return Path(file).read_text()
+        return Path(file).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise NotFoundError(f"Chat template {file} does not exist.", "Check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
