@@ -198,7 +198,8 @@ def test_step_action_that_the_template_edits_is_excluded(custom):
 
 
 def test_step_tools_without_a_place_in_the_template_are_excluded(custom):
-    found = reason(custom(), [ask("a")], say("b"), tools=[TOOL])
+    # that the user names a tool does not mean that it was printed
+    found = reason(custom(), [ask("please look_up a")], say("b"), tools=[TOOL])
     assert found is Reason.TEMPLATE_DROPS_TOOLS
 
 
@@ -210,6 +211,12 @@ def test_step_calls_without_a_place_in_the_template_are_excluded(custom):
 def test_step_reasoning_without_a_place_in_the_template_is_excluded(custom):
     found = reason(custom(), [ask("a")], say("b", reasoning="why"))
     assert found is Reason.TEMPLATE_DROPS_REASONING
+
+
+def test_step_text_that_only_occurs_inside_its_reasoning_is_dropped(custom):
+    turn = "{{ message.reasoning_content or message.content }}"
+    found = reason(custom(turn), [ask("a")], say("why", reasoning="why not"))
+    assert found in (Reason.TEMPLATE_DROPS_MESSAGE, Reason.TEMPLATE_EDITS_TEXT)
 
 
 def test_step_template_that_raises_for_a_conversation_is_excluded(custom):

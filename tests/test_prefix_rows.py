@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -163,6 +164,20 @@ def test_row_of_logged_ids_without_the_end_token_gets_one_without_a_log_prob(tin
     assert closed.response_end == cut.response_end + 1 == len(closed.tokens)
 
 
+def test_row_of_logged_ids_of_tool_calls_gets_the_end_of_a_turn_of_tool_calls(tiny, tmp_path):
+    (tmp_path / "t.jinja").write_text(
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.name + c.function.arguments }}{% endfor %}"
+        "{{ '<|endoftext|>' if m.tool_calls else '<|im_end|>\n' }}{% endfor %}"
+    )
+    renderer = Renderer(template.load(tiny, file=str(tmp_path / "t.jinja")), tiny)
+    call = {"id": "c", "name": "find", "arguments": "{}", "arguments_valid": True}
+    step = {"observation": [ask("a")], "response": "", "tool_calls": [call]}
+    drawn = tiny.encode("find{}").tolist()
+    _, (row,) = make(table({**step, "response_ids": drawn}), tiny, renderer)
+    assert row.tokens[-1] == 0
+
+
 def test_row_of_logged_ids_that_end_otherwise_does_not_train_our_end_token(tiny, renderer):
     drawn = [*tiny.encode("Hello").tolist(), 0]  # <|endoftext|>
     step = {"observation": [ask("a")], "response": "Hello", "response_ids": drawn}
@@ -214,6 +229,18 @@ def test_logged_response_is_continued_by_text_across_an_unbroken_link(tiny, rend
     assert maker.proof.prompts_continued == 1
     rest = tiny.encode("\n<|im_start|>user\nquestion 1<|im_end|>\n<|im_start|>assistant\n")
     assert made[1].tokens[: made[1].response_start].tolist() == [*made[0].tokens, *rest]
+
+
+def test_logged_response_is_not_continued_after_a_token_that_does_not_split(tiny, tmp_path):
+    value = json.loads(tiny.json_path.read_text())
+    value["added_tokens"][END]["special"] = False
+    (tmp_path / "tokenizer.json").write_text(json.dumps(value))
+    unsplit = tokenizers.load(str(tmp_path))
+    own = str(tiny.directory / "chat_template.jinja")
+    renderer = Renderer(template.load(unsplit, file=own), unsplit)
+    drawn = [*tiny.encode(" the").tolist(), END]
+    _, made = make(chain({"response": " the", "response_ids": drawn}, {}), unsplit, renderer)
+    assert [row.provenance for row in made] == ["mixed", "text"]
 
 
 def test_logged_response_is_not_continued_across_a_broken_link(tiny, renderer):
@@ -322,6 +349,15 @@ def test_parent_that_the_table_lacks_is_no_link(tiny, renderer):
     maker, made = make(cut, tiny, renderer)
     assert maker.parents == [None]
     assert links.check(cut, made, maker).links == 0
+
+
+def test_link_on_which_the_action_completes_the_parents_row_is_broken():
+    def row(tokens, response_start):
+        return rows.Row(np.int32(tokens), response_start, len(tokens), None, "text")
+
+    parent = row([1, 2, 3], 1)
+    assert links.continues(parent, row([1, 2, 3, 4], 3))
+    assert not links.continues(parent, row([1, 2, 3, 4], 2))
 
 
 def test_links_are_counted_by_who_broke_them(tiny, renderer):

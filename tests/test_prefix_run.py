@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -9,7 +10,7 @@ from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import DataError, NotFoundError, OutputExistsError
 from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.prefix.run import MergeConfig, merge_prefixes
-from clawcli.store import trees
+from clawcli.store import tokenizers, trees
 
 AIRLINE = ("tau-bench", "gpt-4o-airline.json")
 
@@ -203,6 +204,31 @@ def test_merge_agent_sample_breaks_no_link(tmp_path):
     assert report.links == report.links_unbroken > 100
     assert report.unique_tokens < report.chain_tokens < report.logical_tokens
     assert report.prompts_proved == report.steps_in
+
+
+def test_merge_prompts_are_those_of_the_raw_requests(tmp_path):
+    from transformers import AutoTokenizer
+
+    sample = Path(__file__).parents[1] / "sample_data" / "agent-logs"
+    oracle = AutoTokenizer.from_pretrained(tokenizers.load("tiny").directory)
+    requested = set()
+    for file in sample.glob("*.jsonl"):
+        for line in file.read_text().splitlines():
+            with contextlib.suppress(ValueError, KeyError):  # two records are damaged on purpose
+                request = json.loads(line)["request"]
+                ids = oracle.apply_chat_template(
+                    request["messages"],
+                    tools=request.get("tools"),
+                    add_generation_prompt=True,
+                    return_dict=False,
+                )
+                requested.add(tuple(ids))
+    ingest(IngestConfig(inputs=(str(sample),), output=str(tmp_path / "data")))
+    merge(tmp_path / "data", tmp_path / "tree")
+    tree = trees.read(tmp_path / "tree")
+    for path in tree.paths.to_pylist():
+        row = tree.forest.row(path["end_node_id"])
+        assert tuple(row[: path["response_start"]].tolist()) in requested
 
 
 @pytest.fixture(scope="module")

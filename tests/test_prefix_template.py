@@ -80,10 +80,11 @@ def test_probe_prompt_that_opens_a_block_is_known_by_what_closes_it(habits):
     assert (found.empty_thought, found.open_thought) == ("", "</think>\n")
 
 
-def test_probe_header_before_the_answer_is_no_reasoning_block(habits):
+@pytest.mark.parametrize("closing", ["channel: end\\n", ""])
+def test_probe_header_before_the_answer_is_no_reasoning_block(habits, closing):
     turn = (
         "{% if message.reasoning_content %}{{ 'channel: thought\\n' + message.reasoning_content }}"
-        "{{ '\\nchannel: end\\n' }}{% endif %}"
+        "{{ '\\n" + closing + "' }}{% endif %}"
         "{% if message.role == 'assistant' %}{{ 'channel: final\\n' }}{% endif %}"
         "{{ message.content }}"
     )
