@@ -146,6 +146,27 @@ def test_curate_kept_and_context_and_dropped_add_up(data, tmp_path):
     assert all(weight == index for (_, index), weight in weights.items())
 
 
+def test_curate_context_reaches_up_to_the_root(tmp_path):
+    (tmp_path / "t.json").write_text(tau([(1, 0, 1.0, attempt("a", steps=4))]))
+    ingest(IngestConfig(inputs=(str(tmp_path / "t.json"),), output=str(tmp_path / "data")))
+    report = run(tmp_path / "data", tmp_path / "out", "steps_to_end = 0")
+    assert (report.steps_kept, report.steps_context) == (1, 3)
+
+
+def test_curate_step_that_restates_its_state_needs_no_context(tmp_path):
+    records = [
+        pair([user("now 1")], assistant("a"), at=1.0, uid="0"),
+        pair([user("now 2"), assistant("a"), user("v")], assistant("b"), at=2.0, uid="1"),
+    ]
+    path = write_lines(tmp_path / "a.jsonl", records)
+    ingest(IngestConfig(inputs=(str(path),), output=str(tmp_path / "data")))
+    last = load(tmp_path / "data").to_pylist()[1]
+    assert (last["prefix_messages"], last["prefix_broken"]) == (0, "history_edited")
+    report = run(tmp_path / "data", tmp_path / "out", "step_index = 1")
+    assert (report.steps_kept, report.steps_context) == (1, 0)
+    assert len(States(load(tmp_path / "out")).prompt(0).messages) == 3
+
+
 def test_curate_states_of_kept_steps_are_those_of_the_input(data, tmp_path):
     run(data, tmp_path / "out", "step_index = 1 AND trajectory_reward = 1")
     before, after = States(load(data)), load(tmp_path / "out")

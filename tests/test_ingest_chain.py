@@ -220,25 +220,41 @@ def test_link_choices_nobody_followed_keep_choice_0_and_make_samples(tmp_path):
     assert set(steps["loss_weight"].to_pylist()) == {1.0}
 
 
-def test_link_clocks_that_lie_close_no_circle(tmp_path):
-    # the later state carries the earlier time, and the first message is edited in between
-    start = [user("u now 1")]
-    a, b = assistant("a"), assistant("b")
+def test_link_a_descendant_is_never_its_own_ancestor(tmp_path):
+    # the second call says what the first one's state shows of a call that was not logged
+    start = [user("u"), assistant("b"), user("v")]
     records = [
-        pair(start, a, at=9.0, uid="0"),
-        pair([*start, a, user("v")], b, at=5.0, uid="1"),
-        pair([user("u now 2"), a, user("v"), b, user("w")], a, at=1.0, uid="2"),
+        pair(start, assistant("a"), uid="0"),
+        pair([*start, assistant("a"), user("w")], assistant("b"), uid="1"),
     ]
     _, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
-    parents = dict(
-        zip(steps["step_uid"].to_pylist(), steps["parent_step_uid"].to_pylist(), strict=True)
-    )
-    for uid in parents:
-        seen = set()
-        while uid is not None:
-            assert uid not in seen
-            seen.add(uid)
-            uid = parents[uid]
+    rows = {row["native_id"]: row for row in steps.to_pylist()}
+    assert rows["0"]["parent_step_uid"] is None
+    assert rows["1"]["parent_step_uid"] == rows["0"]["step_uid"]
+
+
+def test_link_edited_history_looks_only_at_earlier_calls(tmp_path):
+    records = [
+        pair([user("u"), assistant("said"), user("v")], assistant("x"), at=1.0, uid="early"),
+        pair([user("other")], assistant("said"), at=2.0, uid="late"),
+    ]
+    _, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
+    assert steps["parent_step_uid"].to_pylist() == [None, None]
+
+
+def test_link_equal_answers_of_two_agents_go_with_their_system_text(tmp_path):
+    said = assistant("same")
+    records = []
+    for name, at in (("one", 1.0), ("two", 2.0)):
+        start = [system(name), user("u")]
+        records.append(pair(start, said, at=at, uid=f"{name}0"))
+        later = [*start, said, user("v")]
+        # the second agent goes on first
+        records.append(pair(later, assistant(name), at=10 - at, uid=f"{name}1"))
+    _, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
+    rows = {row["native_id"]: row for row in steps.to_pylist()}
+    for name in ("one", "two"):
+        assert rows[f"{name}1"]["parent_step_uid"] == rows[f"{name}0"]["step_uid"]
 
 
 def test_link_late_tool_result_of_parallel_calls_stays_with_its_state(tmp_path):

@@ -63,6 +63,18 @@ def test_table_newest_log_that_names_a_cut_file_is_torn(data):
         table.read(location.parse(str(data)))
 
 
+def test_table_append_syncs_data_log_and_directories(data, monkeypatch):
+    synced = set()
+    monkeypatch.setattr(artefact, "sync", synced.add)
+    place = location.parse(str(data))
+    version = table.append(place.steps, table.read(place), info={})
+    entry = place.steps / "_delta_log" / f"{version:020d}.json"
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    files = [place.steps / action["add"]["path"] for action in actions if "add" in action]
+    assert len(files) == 1
+    assert {entry, entry.parent, place.steps, *files} <= synced
+
+
 def test_table_version_that_does_not_exist_names_the_range(data):
     with pytest.raises(NotFoundError, match=r"has no version 4\. Versions run from 0 to 0"):
         table.read(location.parse(f"{data}@4"))

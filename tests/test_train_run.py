@@ -254,12 +254,20 @@ def test_train_ppo_on_log_probs_of_another_model_is_refused_with_the_distance(tm
     assert "policy is not known to be the model's own in 128 of 128" in caught.value.message
 
 
-def test_train_ppo_on_a_policy_named_as_own_weighs_by_its_log_probs(tmp_path):
-    rows = edit_steps(guessing_rows(), rollout_logprobs=shifted)
+@pytest.mark.parametrize(
+    ("shift_nats", "weight", "truncated"), [(0.5, np.exp(0.5), 0.0), (1.0, 2.0, 1.0)]
+)
+def test_train_ppo_on_a_policy_named_as_own_weighs_by_its_log_probs(
+    tmp_path, shift_nats, weight, truncated
+):
+    rows = edit_steps(
+        guessing_rows(), rollout_logprobs=lambda s: [s["rollout_logprobs"][0] - shift_nats]
+    )
     report = run(tmp_path, rows, own_policy=("tiny",))
-    assert report.logprob_delta_nats_by_quantile["p50"] == pytest.approx(0.5, abs=1e-5)
+    assert report.logprob_delta_nats_by_quantile["p50"] == pytest.approx(shift_nats, abs=1e-5)
     first = read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
-    assert first["train/importance_weight_mean"] == pytest.approx(np.exp(0.5), rel=1e-5)
+    assert first["train/importance_weight_mean"] == pytest.approx(weight, rel=1e-5)
+    assert first["train/importance_truncated_frac"] == truncated
 
 
 def test_train_ppo_gives_log_probs_that_are_not_valid_no_weight(tmp_path):

@@ -169,7 +169,7 @@ class RowMaker:
         else:
             has_calls = bool(self.states.action(row).get("tool_calls"))
             closing = self.renderer.habits.turn_ends[-1 if has_calls else 0]
-            pieces.append(np.int32([closing.token_id]))
+            pieces.append(np.array([closing.token_id], np.int32))
             if last in self.tokenizer.special_ids:
                 # the model closed its turn in another way; ours only stands in the history
                 self.proof.end_tokens_by_cause["other_end_drawn"] += 1

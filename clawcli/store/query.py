@@ -47,9 +47,7 @@ WITH trajectories AS (
     SELECT group_uid, policy,
            count(*) AS size,
            avg(own_return) AS mean,
-           -- equal returns have no spread at all, whatever the rounding of the mean
-           CASE WHEN count(*) > 1 AND min(own_return) = max(own_return) THEN 0.0
-                ELSE stddev_samp(own_return) END AS std
+           stddev_samp(own_return) AS std
     FROM trajectories
     WHERE kind IN ('main', 'sample') AND own_return IS NOT NULL
     GROUP BY group_uid, policy
