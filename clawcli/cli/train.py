@@ -56,7 +56,8 @@ def train(
     """Train a model: sft, or ppo behind a gate.
 
     PPO is for data whose behaviour policy is known. It is refused (exit 3) where log-probs are
-    missing, the policy is not the model's own, the state was not logged, or no group has spread.
+    missing, the policy is not the model's own, or the state was not logged. Where no group has
+    spread every advantage is zero, and nothing can be learned (exit 6).
     Knobs go through --set, such as --set optim.learning_rate=1e-6 (learning rate, default 1e-5) or
     --set ppo.kl_coef=0.1 (KL to the starting model).
     """
