@@ -32,7 +32,7 @@ app = typer.Typer(
 )
 VERBS = (ingest, curate, merge_prefixes, export, train, verify)
 for _module in VERBS:
-    _module.register(app)
+    app.command(_module.NAME, epilog=_module.EXAMPLE, no_args_is_help=True)(_module.command)
 
 
 _received: list[int] = []

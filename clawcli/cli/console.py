@@ -16,73 +16,95 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import clawcli
+from clawcli.config import resolve
 from clawcli.errors import ClawError, ConfigError, NotFoundError
 
+C = TypeVar("C")
+R = TypeVar("R")
 _SPINNER_DELAY_S = 1.0
 
 
-@dataclasses.dataclass(slots=True)
-class Job:
-    """One run of one verb, and how to report on it."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Manner:
+    """How a verb is to be configured and reported: the flags that all verbs share."""
 
-    command: str
-    inputs: Sequence[str]
-    output: str | None
-    quiet: bool
-    as_json: bool
-    dry_run: bool = False
-    started: float = dataclasses.field(default_factory=time.monotonic)
+    quiet: bool = False
+    verbose: int = 0
+    json: bool = False
+    config: Path | None = None
+    set_: Sequence[str] | None = None
 
-    @contextmanager
-    def working(self, verbose: int) -> Iterator[None]:
-        """Attach logging, and show that work goes on if it takes long."""
-        _attach_logging(verbose, quiet=self.quiet)
-        if self.quiet or self.as_json or not sys.stderr.isatty():
-            yield
-            return
-        from rich.console import Console
 
-        status = Console(stderr=True).status(f"claw {self.command}")
-        timer = threading.Timer(_SPINNER_DELAY_S, status.start)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()
-            status.stop()
+def run_verb(
+    command: str,
+    kind: type[C],
+    work: Callable[[C], R],
+    words: Callable[[R], Iterator[str]],
+    *,
+    flags: Mapping[str, Any],
+    inputs: Sequence[str],
+    manner: Manner,
+) -> R:
+    """Configure one verb, run it, and report on it.
 
-    def show(self, report: Any, words: Callable[[Any], Iterator[str]]) -> None:
-        """Print a report: JSON on stdout, or sentences on stderr.
+    Args:
+        command: name of the verb.
+        kind: its configuration class.
+        work: does it: configuration -> report.
+        words: the lines that a person reads of a report.
+        flags: field of the configuration -> value of the flag; None = not given.
+        inputs: what the verb reads, for the report.
+        manner: the flags that all verbs share.
 
-        Args:
-            report: a report dataclass of the verb.
-            words: makes the lines that a person reads.
-        """
-        if self.as_json:
-            print_json(self.as_dict(report))
-        elif not self.quiet:
-            for line in words(report):
-                say(line)
-            if self.dry_run:
-                say("Nothing was written (--dry-run).")
-
-    def as_dict(self, report: Any) -> dict[str, Any]:
-        """Flatten a report into the JSON object that scripts read."""
-        head: dict[str, Any] = {
+    Returns:
+        The report of the work, already shown.
+    """
+    started = time.monotonic()
+    settings = resolve(kind, flags, sets=manner.set_ or (), file=read_toml(manner.config))
+    with _working(command, manner):
+        report = work(settings)
+    dry_run = bool(getattr(settings, "dry_run", False))
+    if manner.json:
+        head = {
             "claw_version": clawcli.__version__,
-            "command": self.command,
-            "inputs": list(self.inputs),
-            "output": self.output,
+            "command": command,
+            "inputs": list(inputs),
+            "output": getattr(settings, "output", None),
         }
-        if self.dry_run:
+        if dry_run:
             head["dry_run"] = True
-        body = dataclasses.asdict(report)
-        return {**head, **body, "duration_s": round(time.monotonic() - self.started, 3)}
+        body = dataclasses.asdict(report)  # type: ignore[call-overload]
+        print_json({**head, **body, "duration_s": round(time.monotonic() - started, 3)})
+    elif not manner.quiet:
+        for line in words(report):
+            say(line)
+        if dry_run:
+            say("Nothing was written (--dry-run).")
+    return report
+
+
+@contextmanager
+def _working(command: str, manner: Manner) -> Iterator[None]:
+    """Attach logging, and show that work goes on if it takes long."""
+    _attach_logging(manner.verbose, quiet=manner.quiet)
+    if manner.quiet or manner.json or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    status = Console(stderr=True).status(f"claw {command}")
+    timer = threading.Timer(_SPINNER_DELAY_S, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
 
 
 def say(line: str) -> None:

@@ -7,24 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clawcli.cli import console
 from clawcli.cli import options as opt
-from clawcli.cli.console import Job, counts, number
+from clawcli.cli.console import Manner, counts, number, run_verb
 
 if TYPE_CHECKING:
     from clawcli.curate.run import CurateReport
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the app."""
-    app.command(
-        "curate",
-        epilog="Example: claw curate demo/data --where 'group_reward_std > 0' -o demo/spread",
-        no_args_is_help=True,
-    )(curate)
+NAME = "curate"
+EXAMPLE = "Example: claw curate demo/data --where 'group_reward_std > 0' -o demo/spread"
 
 
-def curate(
+def command(
     data: Annotated[str, typer.Argument(help="Data directory, also as data@version.")],
     where: Annotated[
         str, typer.Option("--where", help="Boolean SQL expression over one step's columns.")
@@ -44,26 +38,23 @@ def curate(
     and all else goes. NULL is not true and is counted apart. Group statistics are frozen as the
     input has them. docs/step-table.md lists the columns.
     """
-    from clawcli.config import resolve
-    from clawcli.curate.run import CurateConfig
-    from clawcli.curate.run import curate as run
+    from clawcli.curate.run import CurateConfig, curate
 
-    settings = resolve(
+    run_verb(
+        NAME,
         CurateConfig,
-        {
+        curate,
+        _words,
+        flags={
             "input": data,
             "output": output,
             "where": where,
             "force": force or None,
             "dry_run": dry_run or None,
         },
-        sets=set_ or (),
-        file=console.read_toml(config),
+        inputs=[data],
+        manner=Manner(quiet, verbose, json, config, set_),
     )
-    job = Job("curate", [data], output, quiet, json, settings.dry_run)
-    with job.working(verbose):
-        report = run(settings)
-    job.show(report, _words)
 
 
 def _words(report: CurateReport) -> Iterator[str]:

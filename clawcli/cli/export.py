@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clawcli.cli import console
 from clawcli.cli import options as opt
-from clawcli.cli.console import Job, counts, number
+from clawcli.cli.console import Manner, counts, number, run_verb
 from clawcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,19 +17,14 @@ if TYPE_CHECKING:
     from clawcli.export.shards import ExportShardsReport
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the app."""
-    app.command(
-        "export",
-        epilog=(
-            "Examples: claw export demo/spread --as sft -o demo/sft.jsonl\n\n"
-            "claw export demo/tree -o demo/shards"
-        ),
-        no_args_is_help=True,
-    )(export)
+NAME = "export"
+EXAMPLE = (
+    "Examples: claw export demo/spread --as sft -o demo/sft.jsonl\n\n"
+    "claw export demo/tree -o demo/shards"
+)
 
 
-def export(
+def command(
     input: Annotated[
         str, typer.Argument(help="Data directory (with --as) or tree directory (for shards).")
     ],
@@ -84,8 +78,6 @@ def export(
     prompt-completion form); --rows trajectory gives {messages, tools, step_uids}. Without --as:
     shards of packed token rows, shuffled by the seed, with the plan of phases and updates.
     """
-    from clawcli.config import resolve
-
     shards_only = {
         "merge": merge,
         "max_tokens_per_row": max_tokens_per_row,
@@ -93,25 +85,27 @@ def export(
         "tokens_per_update": tokens_per_update,
         "seed": seed,
     }
-    shared: dict[str, Any] = {
+    shared = {
         "input": input,
         "output": output,
         "force": force or None,
         "dry_run": dry_run or None,
     }
-    file = console.read_toml(config)
+    manner = Manner(quiet, verbose, json, config, set_)
     if as_ is None:
         if rows is not None:
             raise UsageError("--rows goes with --as.", "Add --as sft.")
         from clawcli.export.shards import ExportShardsConfig, export_shards
 
-        settings = resolve(
-            ExportShardsConfig, {**shared, **shards_only}, sets=set_ or (), file=file
+        run_verb(
+            NAME,
+            ExportShardsConfig,
+            export_shards,
+            _shard_words,
+            flags={**shared, **shards_only},
+            inputs=[input],
+            manner=manner,
         )
-        job = Job("export", [input], output, quiet, json, settings.dry_run)
-        with job.working(verbose):
-            report = export_shards(settings)
-        job.show(report, _shard_words)
         return
     if given := [name for name, value in shards_only.items() if value is not None]:
         raise UsageError(
@@ -122,13 +116,15 @@ def export(
         raise UsageError("--json and -o - both ask for stdout.", "Leave one of them out.")
     from clawcli.export.run import ExportRowsConfig, export_rows
 
-    row_settings = resolve(
-        ExportRowsConfig, {**shared, "kind": as_, "rows": rows}, sets=set_ or (), file=file
+    run_verb(
+        NAME,
+        ExportRowsConfig,
+        lambda settings: export_rows(settings, sys.stdout),
+        _row_words,
+        flags={**shared, "kind": as_, "rows": rows},
+        inputs=[input],
+        manner=manner,
     )
-    job = Job("export", [input], output, quiet, json, row_settings.dry_run)
-    with job.working(verbose):
-        row_report = export_rows(row_settings, sys.stdout)
-    job.show(row_report, _row_words)
 
 
 def _row_words(report: ExportRowsReport) -> Iterator[str]:

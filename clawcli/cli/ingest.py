@@ -9,23 +9,18 @@ import typer
 
 from clawcli.cli import console
 from clawcli.cli import options as opt
-from clawcli.cli.console import Job, counts, number
+from clawcli.cli.console import Manner, counts, number, run_verb
 from clawcli.errors import DataError
 
 if TYPE_CHECKING:
     from clawcli.ingest.run import IngestReport
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the app."""
-    app.command(
-        "ingest",
-        epilog="Example: claw ingest sample_data/agent-logs -o demo/data",
-        no_args_is_help=True,
-    )(ingest)
+NAME = "ingest"
+EXAMPLE = "Example: claw ingest sample_data/agent-logs -o demo/data"
 
 
-def ingest(
+def command(
     inputs: Annotated[
         list[str],
         typer.Argument(help="Log files (also .gz, .zst), folders, globs; - is standard input."),
@@ -44,20 +39,17 @@ def ingest(
     transcripts ({messages, ...}), tau-bench results. Each record has one fate, and records that
     give no step are kept in DATA/rejects with the reason. Sources that were read before add nothing.
     """
-    from clawcli.config import resolve
-    from clawcli.ingest.run import IngestConfig
-    from clawcli.ingest.run import ingest as run
+    from clawcli.ingest.run import IngestConfig, ingest
 
-    settings = resolve(
+    report = run_verb(
+        NAME,
         IngestConfig,
-        {"inputs": inputs, "output": output, "dry_run": dry_run or None},
-        sets=set_ or (),
-        file=console.read_toml(config),
+        ingest,
+        _words,
+        flags={"inputs": inputs, "output": output, "dry_run": dry_run or None},
+        inputs=inputs,
+        manner=Manner(quiet, verbose, json, config, set_),
     )
-    job = Job("ingest", inputs, output, quiet, json, settings.dry_run)
-    with job.working(verbose):
-        report = run(settings)
-    job.show(report, _words)
     for problem in report.problems:
         console.show_error(DataError(problem, "The other sources were ingested."), as_json=json)
     return DataError.exit_code if report.problems else 0

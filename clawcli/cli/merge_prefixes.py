@@ -8,25 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clawcli.cli import console
 from clawcli.cli import options as opt
-from clawcli.cli.console import Job, counts, number
+from clawcli.cli.console import Manner, counts, number, run_verb
 from clawcli.errors import UsageError
 
 if TYPE_CHECKING:
     from clawcli.prefix.run import MergeReport
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the app."""
-    app.command(
-        "merge-prefixes",
-        epilog="Example: claw merge-prefixes demo/spread --tokenizer tiny -o demo/tree",
-        no_args_is_help=True,
-    )(merge_prefixes)
+NAME = "merge-prefixes"
+EXAMPLE = "Example: claw merge-prefixes demo/spread --tokenizer tiny -o demo/tree"
 
 
-def merge_prefixes(
+def command(
     data: Annotated[str, typer.Argument(help="Data directory, also as data@version.")],
     tokenizer: Annotated[
         str,
@@ -68,13 +62,14 @@ def merge_prefixes(
     be rendered exactly is left out with its reason. Rows are merged on token ids alone; identical
     attempts keep an entry each.
     """
-    from clawcli.config import resolve
-    from clawcli.prefix.run import MergeConfig
-    from clawcli.prefix.run import merge_prefixes as run
+    from clawcli.prefix.run import MergeConfig, merge_prefixes
 
-    settings = resolve(
+    run_verb(
+        NAME,
         MergeConfig,
-        {
+        merge_prefixes,
+        _words,
+        flags={
             "input": data,
             "output": output,
             "tokenizer": tokenizer,
@@ -84,13 +79,9 @@ def merge_prefixes(
             "force": force or None,
             "dry_run": dry_run or None,
         },
-        sets=set_ or (),
-        file=console.read_toml(config),
+        inputs=[data],
+        manner=Manner(quiet, verbose, json, config, set_),
     )
-    job = Job("merge-prefixes", [data], output, quiet, json, settings.dry_run)
-    with job.working(verbose):
-        report = run(settings)
-    job.show(report, _words)
 
 
 def _object(text: str | None) -> dict[str, Any] | None:

@@ -7,25 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clawcli.cli import console
 from clawcli.cli import options as opt
-from clawcli.cli.console import Job, counts, number
-from clawcli.errors import MissingExtraError
+from clawcli.cli.console import Manner, counts, number, run_verb
 
 if TYPE_CHECKING:
     from clawcli.train.run import TrainReport
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the app."""
-    app.command(
-        "train",
-        epilog="Example: claw train demo/shards --model tiny --objective sft -o demo/run-sft",
-        no_args_is_help=True,
-    )(train)
+NAME = "train"
+EXAMPLE = "Example: claw train demo/shards --model tiny --objective sft -o demo/run-sft"
 
 
-def train(
+def command(
     shards: Annotated[str, typer.Argument(help="Directory of shards (claw export).")],
     model: Annotated[
         str, typer.Option("--model", help="tiny, or a local directory of a Hugging Face causal LM.")
@@ -61,21 +54,15 @@ def train(
     Knobs go through --set, such as --set optim.learning_rate=1e-6 (learning rate, default 1e-5) or
     --set ppo.kl_coef=0.1 (KL to the starting model).
     """
-    from clawcli.config import resolve
+    # without torch this import says what to install
+    from clawcli.train.run import TrainConfig, train
 
-    try:
-        from clawcli.train.run import TrainConfig
-        from clawcli.train.run import train as run
-    except ModuleNotFoundError as error:
-        if error.name not in ("torch", "safetensors"):
-            raise
-        raise MissingExtraError(
-            f"claw train needs {error.name}.", "Install it: pip install 'clawcli[train]'"
-        ) from error
-
-    settings = resolve(
+    run_verb(
+        NAME,
         TrainConfig,
-        {
+        train,
+        _words,
+        flags={
             "shards": shards,
             "output": output,
             "model": model,
@@ -86,13 +73,9 @@ def train(
             "force": force or None,
             "dry_run": dry_run or None,
         },
-        sets=set_ or (),
-        file=console.read_toml(config),
+        inputs=[shards],
+        manner=Manner(quiet, verbose, json, config, set_),
     )
-    job = Job("train", [shards], output, quiet, json, settings.dry_run)
-    with job.working(verbose):
-        report = run(settings)
-    job.show(report, _words)
 
 
 def _words(report: TrainReport) -> Iterator[str]:

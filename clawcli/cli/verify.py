@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clawcli.cli import options as opt
-from clawcli.cli.console import Job, number
+from clawcli.cli.console import Manner, number, run_verb
 
 if TYPE_CHECKING:
     from clawcli.manage.verify import VerifyReport
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the app."""
-    app.command("verify", epilog="Example: claw verify demo/tree", no_args_is_help=True)(verify)
+NAME = "verify"
+EXAMPLE = "Example: claw verify demo/tree"
 
 
-def verify(
+def command(
     artefact: Annotated[str, typer.Argument(help="Directory of a tree, of shards or of a run.")],
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
@@ -30,13 +29,17 @@ def verify(
     Every file must have the size and hash that the manifest names. Of a tree, every row is rebuilt
     and compared with the hash taken before merging. A mismatch exits with 3.
     """
-    from clawcli.manage.verify import VerifyConfig
-    from clawcli.manage.verify import verify as run
+    from clawcli.manage.verify import VerifyConfig, verify
 
-    job = Job("verify", [artefact], None, quiet, json)
-    with job.working(verbose):
-        report = run(VerifyConfig(input=artefact))
-    job.show(report, lambda r: _words(artefact, r))
+    run_verb(
+        NAME,
+        VerifyConfig,
+        verify,
+        lambda report: _words(artefact, report),
+        flags={"input": artefact},
+        inputs=[artefact],
+        manner=Manner(quiet, verbose, json),
+    )
 
 
 def _words(artefact: str, report: VerifyReport) -> Iterator[str]:
