@@ -1,5 +1,6 @@
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 
@@ -345,6 +346,38 @@ def test_ingest_group_without_a_task_id_is_system_tools_and_root_messages(tmp_pa
     run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", records))
     groups = {row["native_id"]: row["group_uid"] for row in rows(tmp_path / "d")}
     assert groups["1"] == groups["2"] != groups["3"]
+
+
+def test_ingest_task_that_a_clock_in_the_system_text_splits_is_warned_about(tmp_path):
+    attempts = [
+        (task, trial, 1.0, [system(f"It is {trial if task else 0} o'clock."), *ATTEMPT[1:]])
+        for task in (0, 1)
+        for trial in (0, 1)
+    ]
+    (tmp_path / "t.json").write_text(tau(attempts))
+    report = run(tmp_path / "d", tmp_path / "t.json")
+    assert report.warnings_by_code == {"task_split_by_system": 1}
+    assert len({row["group_uid"] for row in rows(tmp_path / "d")}) == 3
+
+
+def test_ingest_client_that_edits_its_history_is_reported(tmp_path):
+    long = "x" * 80
+    records = [
+        pair([user("now 1"), user(long)], assistant("a"), at=1.0, uid="0"),
+        pair([user("now 2"), user(long), assistant("a"), user("v" * 10)], assistant("b"), at=2.0),
+    ]
+    report = run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", records))
+    # of 5 + 80 and 5 + 80 + 1 + 10 characters, 80 + 1 stood in the state before
+    assert report.restated_frac == 81 / 181
+    assert report.warnings_by_code == {"history_restated": 1}
+
+
+def test_ingest_goes_on_in_a_directory_that_a_crash_left(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    run(tmp_path / "d", path)
+    for left in ("steps/_delta_log", "steps"):
+        shutil.rmtree(tmp_path / "d" / left)
+        assert run(tmp_path / "d", path).steps_total == 1
 
 
 def test_ingest_airline_gives_the_expected_counts(tmp_path):

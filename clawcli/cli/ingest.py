@@ -68,6 +68,11 @@ def _words(report: IngestReport) -> Iterator[str]:
         yield f"Rejected because: {counts(report.rejects_by_reason)} (see rejects/ in the output)."
     if report.warnings_by_code:
         yield f"Warnings: {counts(report.warnings_by_code)}."
+    if report.warnings_by_code.get("history_restated"):
+        yield (
+            f"{report.restated_frac:.0%} of the observations' text repeats what the state before "
+            "held: the client edits its history."
+        )
     if report.table_version is not None:
         yield (
             f"The table now holds {number(report.steps_total)} steps in "

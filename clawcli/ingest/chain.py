@@ -60,6 +60,29 @@ class Trajectory:
         return trajectory.steps[0]
 
 
+def restated_frac(steps: Sequence[Step]) -> float:
+    """Measure how much text broken links made steps repeat.
+
+    Returns:
+        Characters of observations whose message stood in the predecessor's state or action, by
+        the characters of all observations; 0 to 1.
+    """
+    repeated = total = 0
+    for step in steps:
+        items = step.call.history.items[step.prefix_messages : step.call.num_messages]
+        sizes = [len(item.message.content or item.message.parts or "") for item in items]
+        total += sum(sizes)
+        if step.parent is None or step.prefix_broken is None:
+            continue
+        before = step.parent.call
+        shown = {item.exact for item in before.history.items[: before.num_messages]}
+        shown.add(step.parent.choice.action.exact)
+        repeated += sum(
+            size for item, size in zip(items, sizes, strict=True) if item.exact in shown
+        )
+    return repeated / total if total else 0.0
+
+
 def make_steps(calls: Iterable[Call]) -> list[Step]:
     """Make one step per choice, with its hashes and uid."""
     steps = []

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _SAMPLES = 20
 _FIRST_BYTES = 200
+_RESTATED_WARNING = 0.2
 FATES = ("used", "duplicate", "failed_call", "ignored", "pending", "rejected")
 
 
@@ -63,6 +64,9 @@ class IngestReport:
     rejects_by_reason: dict[str, int]
     warnings_by_code: dict[str, int]
     steps_by_format: dict[str, int]
+    restated_frac: float
+    """Share of observation text that stood in the predecessor's state already: what clients that
+    edit their history cost."""
     table_version: int | None
     problems: tuple[str, ...] = ()
     """Sources that could not be read through, one sentence each; the rest was committed."""
@@ -97,7 +101,7 @@ def ingest(config: IngestConfig) -> IngestReport:
     place = location.parse(config.output)
     if place.version is not None:
         raise DataError(f"{config.output} names a version.", "A version cannot be written to.")
-    if place.path.exists() and any(place.path.iterdir()) and not table.exists(place.steps):
+    if not location.may_hold_data(place.path):
         raise DataError(
             f"{place.path} is there, but is no data directory.", "Choose another --output."
         )
@@ -246,6 +250,10 @@ def _commit(config: IngestConfig, place: location.Location, run: _Run) -> Ingest
     new = rows.build(trajectories)
     for codes in new["warnings"].to_pylist():
         run.warnings.update(codes or ())
+    run.warnings.update(_split_tasks(trajectories))
+    restated_frac = chain.restated_frac(steps)
+    if restated_frac > _RESTATED_WARNING:
+        run.warnings["history_restated"] += 1
     version = None
     if not config.dry_run:
         version = _write(config, place, run, new)
@@ -267,9 +275,22 @@ def _commit(config: IngestConfig, place: location.Location, run: _Run) -> Ingest
         rejects_by_reason=dict(sorted(rejected.items())),
         warnings_by_code=dict(sorted(run.warnings.items())),
         steps_by_format=dict(sorted(formats_seen.items())),
+        restated_frac=restated_frac,
         table_version=version,
         problems=tuple(run.problems),
     )
+
+
+def _split_tasks(trajectories: Sequence[chain.Trajectory]) -> dict[str, int]:
+    """Count tasks whose attempts differ in their system text alone, as a clock in it does."""
+    systems: dict[tuple[Any, ...], set[str]] = {}
+    for trajectory in trajectories:
+        call = trajectory.root.call
+        if call.task_id is not None and trajectory.kind == "main":
+            key = (call.log_format, call.task_id, call.tools, call.agent)
+            systems.setdefault(key, set()).add(call.system)
+    split = sum(len(texts) > 1 for texts in systems.values())
+    return {"task_split_by_system": split} if split else {}
 
 
 def _present(place: location.Location) -> tuple[set[str], int]:

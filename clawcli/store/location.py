@@ -47,6 +47,15 @@ def is_data(path: Path) -> bool:
     return (path / STEPS / "_delta_log").is_dir()
 
 
+def may_hold_data(path: Path) -> bool:
+    """Tell whether a table may be put here: a data directory, one that a crash left, or nothing."""
+    if not path.exists():
+        return True
+    if not path.is_dir():
+        return False
+    return is_data(path) or all(child.name in (STEPS, REJECTS) for child in path.iterdir())
+
+
 def existing(text: str) -> Location:
     """Read a location that must hold a step table.
 
