@@ -99,6 +99,13 @@ def _body(message: Message) -> Any:
     return text if text is not None else _without_markers(msgspec.json.decode(message.parts or ""))
 
 
+def _spoken(message: Message, body: Any) -> tuple[Any, ...]:
+    """Collect who said what; the name of a tool result repeats that of its call."""
+    calls = [(call.name, call.arguments) for call in message.tool_calls or ()]
+    speaker = None if message.role in ("tool", "function") else message.name
+    return message.role, speaker, body, calls
+
+
 def hash128(*values: Any) -> str:
     """Hash plain values to the 128-bit hex of a uid; types and borders count.
 
@@ -111,8 +118,7 @@ def hash128(*values: Any) -> str:
 
 def digest(message: Message) -> bytes:
     """Hash what counts for equality, reasoning included (16 bytes)."""
-    calls = [(call.name, call.arguments) for call in message.tool_calls or ()]
-    canonical = (message.role, _body(message), calls, message.reasoning or "")
+    canonical = (*_spoken(message, _body(message)), message.reasoning or "")
     return hashlib.blake2b(msgspec.msgpack.encode(canonical), digest_size=16).digest()
 
 
@@ -121,10 +127,7 @@ def loose_digest(message: Message) -> bytes:
     body = _body(message)
     if isinstance(body, str) and message.role == "assistant":
         body = _LEADING_THINK.sub("", body).strip()
-    calls = [(call.name, call.arguments) for call in message.tool_calls or ()]
-    return hashlib.blake2b(
-        msgspec.msgpack.encode((message.role, body, calls)), digest_size=16
-    ).digest()
+    return hashlib.blake2b(msgspec.msgpack.encode(_spoken(message, body)), digest_size=16).digest()
 
 
 def extend(chain: bytes, message_digest: bytes) -> bytes:

@@ -75,6 +75,20 @@ def test_derived_equal_returns_have_no_spread_whatever_the_rounding(tmp_path):
     assert set(load(tmp_path / "data")["group_reward_std"].to_pylist()) == {0.0}
 
 
+def test_derived_returns_that_differ_by_rounding_have_no_spread(tmp_path):
+    records = []
+    for run, rewards in (("a", (0.1, 0.2, 0.3)), ("b", (0.3, 0.2, 0.1))):
+        messages = [user("u")]
+        for turn, reward in enumerate(rewards):
+            said = assistant(f"{run}{turn}")
+            at = turn + (run == "b") / 2
+            records.append(pair(messages, said, at=at, uid=f"{run}{turn}", reward=reward))
+            messages = [*messages, said, user("on")]
+    path = write_lines(tmp_path / "a.jsonl", records)
+    ingest(IngestConfig(inputs=(str(path),), output=str(tmp_path / "data")))
+    assert set(load(tmp_path / "data")["group_reward_std"].to_pylist()) == {0.0}
+
+
 def test_derived_branches_and_samples_without_reward_stay_out_of_groups(tmp_path):
     start = [system("s"), user("u")]
     records = [
@@ -122,6 +136,9 @@ def test_derived_return_to_go_sums_what_follows(tmp_path):
         ({"temperature": 1, "repetition_penalty": 1.1}, "penalties"),
         ({"temperature": 1, "logit_bias": {"3": 1}}, "penalties"),
         ({"temperature": 1, "response_format": {"type": "json_object"}}, "grammar"),
+        ({"temperature": 1, "guided_regex": "a+"}, "grammar"),
+        ({"temperature": 1, "response_format": {"type": "text"}, "logit_bias": {}}, None),
+        ({"temperature": 1, "extra_body": {"min_p": 0.1}}, "min_p"),
     ],
 )
 def test_derived_mu_is_valid_only_for_plain_sampling(tmp_path, request_extra, reason):

@@ -85,7 +85,7 @@ def test_export_trajectory_whose_history_was_edited_is_refused(tmp_path):
     first, second = records()
     second["request"]["messages"] = [*START, assistant("edited"), user("v")]
     source = data(tmp_path, [first, second])
-    with pytest.raises(DataError, match="its history was edited"):
+    with pytest.raises(DataError, match="does not show what the model saw at step"):
         run(source, tmp_path / "o.jsonl", rows=RowUnit.TRAJECTORY)
 
 
@@ -98,8 +98,36 @@ def test_export_trajectory_whose_history_lost_a_step_is_refused(tmp_path):
         pair([user("sum"), assistant("x"), user("w")], assistant("y"), at=3.0, uid="2"),
     ]
     source = data(tmp_path, records)
-    with pytest.raises(DataError, match="shows only 2 of them"):
+    with pytest.raises(DataError, match="does not show what the model saw at step"):
         run(source, tmp_path / "o.jsonl", rows=RowUnit.TRAJECTORY)
+
+
+def test_export_trajectory_whose_observation_was_masked_later_is_refused(tmp_path):
+    first, second = records()
+    again = pair(
+        [*START, CALL, tool("[masked]", "c1"), assistant("done"), user("v")],
+        assistant("x"),
+        at=3.0,
+        uid="2",
+        tools=TOOLS,
+    )
+    second["response"]["choices"][0]["message"] = assistant("done")
+    source = data(tmp_path, [first, second, again])
+    with pytest.raises(DataError, match="does not show what the model saw at step"):
+        run(source, tmp_path / "o.jsonl", rows=RowUnit.TRAJECTORY)
+
+
+def test_export_trajectory_that_is_refused_prints_no_row(tmp_path):
+    other = [user("another"), assistant("b")]
+    bad = [user("example"), assistant("shown"), user("u")]
+    source = data(
+        tmp_path,
+        [pair(other[:1], other[1], at=1.0, uid="0"), pair(bad, assistant("a"), at=2.0, uid="1")],
+    )
+    out = io.StringIO()
+    with pytest.raises(DataError):
+        export_rows(ExportRowsConfig(input=str(source), output="-", rows=RowUnit.TRAJECTORY), out)
+    assert out.getvalue() == ""
 
 
 def test_export_to_stdout_writes_rows_there(tmp_path):

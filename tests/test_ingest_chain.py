@@ -294,3 +294,82 @@ def test_link_equal_attempts_are_told_apart_by_earlier_tool_call_ids(tmp_path):
     uids = {row["native_id"]: row["step_uid"] for row in steps.to_pylist()}
     assert [parents["a2"], parents["b2"]] == [uids["a1"], uids["b1"]]
     assert report.warnings_by_code == {}
+
+
+def labelled(label, first, second):
+    """Two attempts with equal starts whose second calls come in the other order."""
+    start = [user("u")]
+    more = {v: [*start, assistant("look"), user(f"view of {v}")] for v in (first, second)}
+    return [
+        pair(start, assistant("look"), at=1.0, uid="a0", **{label: first}),
+        pair(start, assistant("look"), at=2.0, uid="b0", **{label: second}),
+        pair(more[second], assistant("b"), at=3.0, uid="b1", **{label: second}, reward=1.0),
+        pair(more[first], assistant("a"), at=4.0, uid="a1", **{label: first}, reward=0.0),
+    ]
+
+
+@pytest.mark.parametrize(("label", "values"), [("task_id", ("t1", "t2")), ("trial", (0, 1))])
+def test_link_logged_labels_are_never_contradicted(tmp_path, label, values):
+    path = write_lines(tmp_path / "a.jsonl", labelled(label, *values))
+    _, steps = ingest_files(tmp_path / "data", path)
+    rows = {row["native_id"]: row for row in steps.to_pylist()}
+    for run in "ab":
+        assert rows[f"{run}1"]["trajectory_uid"] == rows[f"{run}0"]["trajectory_uid"]
+    assert [rows[uid][label] for uid in ("a0", "a1", "b0", "b1")] == [
+        values[0],
+        values[0],
+        values[1],
+        values[1],
+    ]
+
+
+def test_link_finished_transcripts_are_never_joined(tmp_path):
+    # the second begins as the first did, and goes on without its answer
+    records = [
+        {"messages": [user("hi"), assistant("a")], "reward": 1, "task_id": "t1"},
+        {"messages": [user("hi"), user("more"), assistant("b")], "reward": 0, "task_id": "t2"},
+        {"messages": [user("hi"), assistant("a"), user("x"), assistant("c")]},
+    ]
+    report, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
+    assert report.trajectories == 3
+    rows = steps.to_pylist()
+    assert [row["task_id"] for row in rows if row["trajectory_reward"] is not None] == ["t1", "t2"]
+    assert {row["trajectory_kind"] for row in rows} == {"main"}
+
+
+def test_link_missing_first_call_is_not_replaced_by_a_later_attempt(tmp_path):
+    start = [user("u")]
+    lost = [*start, assistant("lost"), user("v")]
+    records = [
+        pair(lost, assistant("a"), at=2.0, uid="a1", reward=1.0),
+        pair(start, assistant("b"), at=50.0, uid="b0"),
+    ]
+    _, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
+    rows = {row["native_id"]: row for row in steps.to_pylist()}
+    assert rows["a1"]["parent_step_uid"] is None
+    assert rows["a1"]["trajectory_kind"] == "main"
+
+
+def test_link_missing_first_call_is_not_replaced_by_an_attempt_that_went_on(tmp_path):
+    start = [user("u")]
+    records = [
+        pair(start, assistant("b"), at=1.0, uid="b0"),
+        pair([*start, assistant("lost"), user("v")], assistant("a"), at=2.0, uid="a1"),
+        pair([*start, assistant("b"), user("w")], assistant("c"), at=3.0, uid="b1"),
+    ]
+    _, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
+    parents = {row["native_id"]: row["parent_step_uid"] for row in steps.to_pylist()}
+    assert parents["a1"] is None
+    assert parents["b1"] is not None
+
+
+def test_link_speakers_with_other_names_are_not_the_same(tmp_path):
+    alice, bob = ({"role": "user", "name": name, "content": "u"} for name in ("alice", "bob"))
+    records = [
+        pair([alice], assistant("a"), at=1.0, uid="0"),
+        pair([bob, assistant("a"), user("v")], assistant("b"), at=2.0, uid="1"),
+    ]
+    _, steps = ingest_files(tmp_path / "data", write_lines(tmp_path / "a.jsonl", records))
+    second = next(row for row in steps.to_pylist() if row["native_id"] == "1")
+    assert second["prefix_messages"] == 0
+    assert state_of(steps, second["step_uid"]).messages[0]["name"] == "bob"

@@ -7,9 +7,10 @@ import sys
 import pytest
 from conftest import assistant, pair, shared, system, tau, tool, user, write_lines
 
-from clawcli.errors import DataError, LogFormatError
+from clawcli.curate.run import CurateConfig, curate
+from clawcli.errors import DataError, LogFormatError, UsageError
 from clawcli.ingest.run import FATES, IngestConfig, ingest
-from clawcli.store import location, table
+from clawcli.store import location, query, table
 
 
 def run(output, *files, **options):
@@ -378,6 +379,238 @@ def test_ingest_goes_on_in_a_directory_that_a_crash_left(tmp_path):
     for left in ("steps/_delta_log", "steps"):
         shutil.rmtree(tmp_path / "d" / left)
         assert run(tmp_path / "d", path).steps_total == 1
+
+
+@pytest.mark.parametrize(
+    ("logged", "moment"),
+    [
+        (1_700_000_000, "2023-11-14 22:13:20"),
+        (1_700_000_000_000, "2023-11-14 22:13:20"),
+        (1_700_000_000_000_000, "2023-11-14 22:13:20"),
+        (1_700_000_000_000_000_000, "2023-11-14 22:13:20"),
+        ("1700000000", "2023-11-14 22:13:20"),
+        ("2023-11-14T22:13:20Z", "2023-11-14 22:13:20"),
+        ("2023-11-14T23:13:20+01:00", "2023-11-14 22:13:20"),
+        (1e30, None),
+        (-5, None),
+        ("yesterday", None),
+        ([1], None),
+    ],
+)
+def test_ingest_time_in_any_unit_or_unreadable(tmp_path, logged, moment):
+    record = pair([user("u")], assistant("a"), uid="1")
+    record["timestamp"] = logged
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [record]))
+    (row,) = rows(tmp_path / "d")
+    assert (row["started_at"] and str(row["started_at"])[:19]) == moment
+    assert row["log_date"] == ("2023-11-14" if moment else "unknown")
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value", "code"),
+    [
+        ('"reward": NaN', "reward", None, "non_finite_to_null"),
+        ('"reward": 1e999', "reward", None, "non_finite_to_null"),
+        ('"reward": 1, "cost": -Infinity', "cost_usd", None, "non_finite_to_null"),
+        ('"task_id": "a\\udcb2b"', "task_id", "a\ufffdb", "surrogate_replaced"),
+    ],
+)
+def test_ingest_what_python_writes_beyond_json_is_mended_and_counted(
+    tmp_path, line, field, value, code
+):
+    good = json.dumps(pair([user("u")], assistant("a"), uid="1"))
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{good[:-1]}, {line}}}\n")
+    report = run(tmp_path / "d", path)
+    (row,) = rows(tmp_path / "d")
+    assert row[field] == value
+    assert row["response"] == "a"
+    assert report.warnings_by_code[code] == 1
+
+
+def test_ingest_array_with_a_nan_keeps_all_attempts(tmp_path):
+    text = tau([(1, 0, 1.0, ATTEMPT), (2, 0, 7.5, ATTEMPT)]).replace("7.5", "NaN")
+    (tmp_path / "t.json").write_text(text)
+    report = run(tmp_path / "d", tmp_path / "t.json")
+    assert report.records_by_fate["used"] == 2
+    assert {row["trajectory_reward"] for row in rows(tmp_path / "d")} == {1.0, None}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda r: r["response"]["choices"][0]["message"].update(tool_calls=5),
+        lambda r: r["response"]["choices"][0]["message"].update(tool_calls=["f"]),
+        lambda r: r["request"]["messages"].append({"role": "assistant", "tool_calls": 5}),
+        lambda r: r["request"]["messages"].append(7),
+        lambda r: r["response"].update(choices={"0": {}}),
+        lambda r: r["response"].update(choices=[5]),
+        lambda r: r.update(response=[1]),
+    ],
+)
+def test_ingest_odd_types_reject_the_record_and_no_other(tmp_path, damage):
+    good, bad = (pair([user(u)], assistant("a"), uid=u) for u in "12")
+    damage(bad)
+    report = run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [good, bad]))
+    assert (report.records_by_fate["used"], report.rejects) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "oddity",
+    [
+        lambda r: r["response"]["choices"][0].update(index=2**40),
+        lambda r: r["response"].update(usage=[1]),
+        lambda r: r["response"]["choices"][0].update(logprobs=[1], token_ids=["a"]),
+        lambda r: r["response"]["choices"][0].update(logprobs={"content": [None]}),
+        lambda r: r["request"].update(temperature="warm", tools={}, top_p=[1]),
+        lambda r: r.update(trial=1e300, latency_sec=1e300, timestamp=5, policy_version={}),
+        lambda r: r["response"].update(created=1e30, id=7, model=None),
+    ],
+)
+def test_ingest_odd_values_beside_the_call_keep_the_step(tmp_path, oddity):
+    record = pair([user("u")], assistant("a"), uid="1")
+    oddity(record)
+    assert run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [record])).steps == 1
+    query.load_steps(location.existing(str(tmp_path / "d")))
+
+
+def test_ingest_sampling_that_is_no_number_leaves_the_table_readable(tmp_path):
+    record = pair([user("u")], assistant("a"), request={"temperature": 1, "top_k": "auto"})
+    record["response"]["choices"][0].update(
+        token_ids=[4], logprobs={"content": [{"logprob": -0.5}]}
+    )
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [record]))
+    (row,) = query.load_steps(location.existing(str(tmp_path / "d"))).to_pylist()
+    assert (row["mu_valid"], row["mu_invalid_reason"]) == (False, "sampling_unreadable")
+
+
+def test_ingest_sampling_in_extra_body_counts(tmp_path):
+    record = {
+        "messages": [user("u")],
+        "response": {"choices": [{"message": assistant("a")}]},
+        "kwargs": {"temperature": 1, "extra_body": {"top_k": 20, "tags": ["x"]}},
+    }
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [record]))
+    (row,) = rows(tmp_path / "d")
+    assert json.loads(row["sampling"]) == {"top_k": 20}
+    assert json.loads(row["metadata"]) == {"request": {"tags": ["x"]}}
+
+
+def test_ingest_what_has_no_column_is_in_the_metadata(tmp_path):
+    record = pair([user("u")], assistant("a", reasoning_details=[{"text": "r"}]), note=1)
+    record["response"]["choices"][0]["stop_reason"] = "x"
+    record["response"]["system_fingerprint"] = "fp"
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [record]))
+    assert json.loads(rows(tmp_path / "d")[0]["metadata"]) == {
+        "note": 1,
+        "response": {"system_fingerprint": "fp"},
+        "choice": {"stop_reason": "x", "reasoning_details": [{"text": "r"}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("logged", "version"), [(3, 3), ("7", 7), ("step-120", 120), ("v7", 7), ("latest", None)]
+)
+def test_ingest_policy_version_may_be_a_suffix(tmp_path, logged, version):
+    record = pair([user("u")], assistant("a"), policy_version=logged)
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [record]))
+    assert rows(tmp_path / "d")[0]["policy_version"] == version
+
+
+def test_ingest_reward_of_several_choices_goes_to_the_one_gone_on_with(tmp_path):
+    start = [user("u")]
+    records = [
+        pair(start, assistant("a"), assistant("b"), at=1.0, uid="0", reward=1.0),
+        pair([*start, assistant("b"), user("v")], assistant("c"), at=2.0, uid="1"),
+    ]
+    report = run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", records))
+    rewards = {row["response"]: row["reward"] for row in rows(tmp_path / "d")}
+    assert rewards == {"a": None, "b": 1.0, "c": None}
+    assert report.warnings_by_code == {"reward_of_another_choice": 1}
+
+
+def test_ingest_equal_choices_of_one_call_stay_two(tmp_path):
+    record = pair([user("u")], assistant("same"), assistant("same"), uid="1")
+    for choice in record["response"]["choices"]:
+        choice["index"] = 0
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [record]))
+    assert sorted(row["choice_index"] for row in rows(tmp_path / "d")) == [0, 1]
+
+
+def test_ingest_tau_attempt_ends_only_where_the_user_says_so(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text(tau([(1, 0, 1.0, ATTEMPT), (2, 0, 0.0, ATTEMPT[:-1])]))
+    run(tmp_path / "d", path)
+    last = {row["task_id"]: row["terminated"] for row in rows(tmp_path / "d") if row["is_last"]}
+    assert last == {"1": True, "2": None}
+
+
+def test_ingest_one_line_file_that_grows_is_refused(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"messages": [user("u"), assistant("a")]}))
+    run(tmp_path / "d", path)
+    more = json.dumps({"messages": [user("v"), assistant("b")]})
+    path.write_text(path.read_text() + "\n" + more + "\n")
+    with pytest.raises(DataError, match="has changed since"):
+        run(tmp_path / "d", path)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_ingest_document_that_is_rewritten_is_refused(tmp_path, indent):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"messages": [user("u"), assistant("a")]}, indent=indent))
+    run(tmp_path / "d", path)
+    path.write_text(json.dumps({"messages": [user("w"), assistant("a")]}, indent=indent))
+    with pytest.raises(DataError, match="has changed since"):
+        run(tmp_path / "d", path)
+
+
+def test_ingest_files_of_one_name_in_two_folders_are_two_sources(tmp_path):
+    for name, said in (("run1", "a"), ("run2", "b")):
+        (tmp_path / name).mkdir()
+        record = pair([system("shared"), user("u")], assistant(said), uid=said)
+        (tmp_path / name / "0.json").write_text(json.dumps(record))
+    report = run(tmp_path / "d", tmp_path / "run1", tmp_path / "run2")
+    assert (report.steps, report.problems) == (2, ())
+
+
+def test_ingest_source_name_tells_two_logs_apart_that_begin_alike(tmp_path):
+    record = pair([user("u")], assistant("a"), uid="1")
+    path = write_lines(tmp_path / "log.jsonl", [record])
+    run(tmp_path / "d", path)
+    write_lines(path, [record, pair([user("v")], assistant("b"), uid="2")])
+    report = run(tmp_path / "d", path, source_name="log of tuesday")
+    assert (report.records_by_fate["used"], report.records_by_fate["duplicate"]) == (1, 1)
+    with pytest.raises(UsageError, match="names one source, and here are 2"):
+        run(tmp_path / "e", path, path, write_lines(tmp_path / "b.jsonl", []), source_name="x")
+
+
+def test_ingest_into_a_curated_directory_is_refused(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    run(tmp_path / "d", path)
+    curate(CurateConfig(input=str(tmp_path / "d"), output=str(tmp_path / "c"), where="true"))
+    other = write_lines(tmp_path / "b.jsonl", [pair([user("v")], assistant("b"), uid="2")])
+    with pytest.raises(DataError, match="was curated, so no log can be added"):
+        run(tmp_path / "c", other)
+
+
+def test_ingest_duplicates_that_differ_are_warned_about(tmp_path):
+    one = pair([user("u")], assistant("a"), uid="1", reward=1.0)
+    two = pair([user("u")], assistant("a"), uid="1", reward=0.0)
+    report = run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [one, two]))
+    assert report.warnings_by_code == {"duplicate_differs": 1}
+
+
+def test_ingest_row_that_restates_its_messages_restates_its_tokens(tmp_path):
+    first = pair([user("now 1")], assistant("a"), at=1.0, uid="0")
+    second = pair([user("now 2"), assistant("a"), user("v")], assistant("b"), at=2.0, uid="1")
+    for record, ids in ((first, [1, 2]), (second, [1, 2, 3, 4])):
+        record["response"]["prompt_token_ids"] = ids
+        record["response"]["choices"][0]["token_ids"] = [3]
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [first, second]))
+    row = next(row for row in rows(tmp_path / "d") if row["native_id"] == "1")
+    assert (row["prefix_messages"], row["prefix_tokens"]) == (0, 0)
+    assert row["observation_ids"] == [1, 2, 3, 4]
 
 
 def test_ingest_airline_gives_the_expected_counts(tmp_path):

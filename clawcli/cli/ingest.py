@@ -26,6 +26,14 @@ def command(
         typer.Argument(help="Log files (also .gz, .zst), folders, globs; - is standard input."),
     ],
     output: opt.Output,
+    source_name: Annotated[
+        str | None,
+        typer.Option(
+            "--source-name",
+            help="Name that identifies the one input, in place of its file name: for another log "
+            "under a name that was read before.",
+        ),
+    ] = None,
     dry_run: opt.DryRun = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
@@ -46,7 +54,12 @@ def command(
         IngestConfig,
         ingest,
         _words,
-        flags={"inputs": inputs, "output": output, "dry_run": dry_run or None},
+        flags={
+            "inputs": inputs,
+            "output": output,
+            "source_name": source_name,
+            "dry_run": dry_run or None,
+        },
         inputs=inputs,
         manner=Manner(quiet, verbose, json, config, set_),
     )

@@ -83,6 +83,9 @@ def export_rows(config: ExportRowsConfig, stdout: TextIO | None = None) -> Expor
         artefact.check_free(output, force=config.force, ours=Path.is_file)
     steps = query.load_steps(source)
     make = _WRITERS[config.kind, config.rows](steps)
+    if config.rows is RowUnit.TRAJECTORY:
+        # all are checked before the first is printed
+        make = iter(list(make))
     if config.dry_run:
         count = sum(1 for _ in make)
     elif config.output == "-":

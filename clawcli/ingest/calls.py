@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,8 @@ import msgspec
 
 from clawcli import messages
 from clawcli.messages import Message, ToolCall
+
+_YEAR_5138_S = 1e11
 
 
 class Fate(Exception):  # noqa: N818 - an outcome of a record, not an error of the program
@@ -81,6 +84,7 @@ class Choice:
     response_ids: list[int] | None = None
     logprobs: list[float] | None = None
     warnings: list[str] = field(default_factory=list)
+    metadata: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -97,6 +101,8 @@ class Call:
     native_id: str | None = None
     ordinal: int = 0
     """Number of the call in its record."""
+    is_cut: bool = False
+    """Cut from a finished conversation: follows says all there is to know about its place."""
     follows: int | None = None
     """Ordinal of the call in the same record that this one continues: an explicit key."""
     trajectory_key: str | None = None
@@ -154,7 +160,7 @@ def _digest(raw: bytes) -> Digested:
 def to_message(value: dict[str, Any]) -> Message:
     """Read a message in the OpenAI chat form; ids, order and argument strings as logged."""
     content, parts = messages.content_and_parts(value.get("content"))
-    calls = [_tool_call(call) for call in value.get("tool_calls") or () if isinstance(call, dict)]
+    calls = [_tool_call(call) for call in tool_call_list(value)]
     if isinstance(legacy := value.get("function_call"), dict):
         calls.append(_tool_call({"function": legacy}))
     if content == "" and isinstance(refusal := value.get("refusal"), str):
@@ -170,10 +176,23 @@ def to_message(value: dict[str, Any]) -> Message:
     )
 
 
+def tool_call_list(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """List a message's tool calls.
+
+    Raises:
+        Fate: there is something that is no list of objects.
+    """
+    calls = message.get("tool_calls") or []
+    calls = [calls] if isinstance(calls, dict) else calls
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise Fate("rejected", "bad_message", "tool_calls is no list of objects")
+    return calls
+
+
 def _tool_call(call: dict[str, Any]) -> ToolCall:
-    function = call.get("function")
+    function = call.get("function") or call.get("custom")
     function = function if isinstance(function, dict) else {}
-    arguments = function.get("arguments")
+    arguments = function.get("arguments", function.get("input"))
     if arguments is None:
         arguments = ""
     elif not isinstance(arguments, str):
@@ -236,14 +255,29 @@ def integer(value: Any) -> int | None:
     return result if result is not None and -(2**63) <= result < 2**63 else None
 
 
+def version_number(value: Any) -> int | None:
+    """Read a policy version: a whole number, also at the end of a name such as step-120."""
+    if isinstance(value, str) and (found := re.search(r"(\d+)$", value.strip())):
+        return integer(found[1])
+    return integer(value)
+
+
 def seconds(value: Any) -> float | None:
-    """Read a time: seconds (or milliseconds) since the epoch, or ISO 8601; else null."""
+    """Read a time: seconds (or ms, us, ns) since the epoch, or ISO 8601; else null."""
     if isinstance(value, str):
         try:
             parsed = datetime.fromisoformat(value)
         except ValueError:
-            return number(value)
-        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+            return seconds(number(value))
+        try:
+            return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+        except (OverflowError, ValueError):
+            return None
     result = number(value)
-    # past the year 5138 in seconds: the log counts milliseconds
-    return result / 1000 if result is not None and result > 1e11 else result
+    if result is None:
+        return None
+    # what would lie past the year 5138 in one unit is the next smaller one
+    for _ in range(3):
+        if result > _YEAR_5138_S:
+            result /= 1000
+    return result if 0 <= result <= _YEAR_5138_S else None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from clawcli import messages
-from clawcli.ingest.calls import Call, Choice, Digested
+from clawcli.ingest.calls import Call, Choice, Digested, History
 from clawcli.messages import hash128
 
 
@@ -169,12 +169,14 @@ class _Index:
         self.by_key: dict[tuple[str, int, int], Step] = {}
         for step in (step for choices in calls for step in choices):
             call, action = step.call, step.choice.action
+            self.by_key.setdefault((call.source_uid, call.record, call.ordinal), step)
+            if call.is_cut:
+                continue  # nobody continues a finished conversation
             self.by_next[step.next_hash].append(step)
             loose = messages.extend(call.history.loose[call.num_messages], action.loose)
             self.by_loose[loose].append(step)
             self.by_state[step.state_hash].append(step)
             self.by_action[action.loose].append(step)
-            self.by_key.setdefault((call.source_uid, call.record, call.ordinal), step)
 
     def attach(self, choices: list[Step], *, edited: bool) -> bool:
         """Link the choices of one call to their predecessor; False where none was found."""
@@ -188,55 +190,74 @@ class _Index:
     def _predecessor(self, step: Step, *, edited: bool) -> tuple[Step, str | None, bool] | None:
         """Find the step that a call continued, the cause of a break, and whether others fit too."""
         call = step.call
-        if call.follows is not None:
+        if call.is_cut:
+            if call.follows is None:
+                return None
             explicit = self.by_key.get((call.source_uid, call.record, call.follows))
             return None if explicit is None else (explicit, None, False)
-        history = call.history
         last = _last_assistant(call)
-        for place in range(call.num_messages - 1, last, -1) if not edited else ():
-            # a state that went on without its action: the user broke in, or the call was lost
-            if place and history.items[place].message.role != "assistant":
-                older = [
-                    s for s in self.by_state.get(history.exact[place], ()) if s.rank < step.rank
-                ]
-                if older:
-                    return _choose(older, step, None, newest=False)[0], "no_action", False
-        if not last:
-            return None
         for cause, candidates in self._tiers(step, last, edited=edited):
-            allowed = [c for c in candidates if c.call is not call and not self._below(call, c)]
+            allowed = [c for c in candidates if self._may_precede(c, call)]
             if allowed:
                 best, ambiguous = _choose(allowed, step, last, newest=cause == "history_edited")
                 return best, _name(cause, best, step, last), ambiguous
         return None
 
-    def _below(self, call: Call, candidate: Step) -> bool:
-        """Tell whether a candidate descends from the call: a link to it would close a circle."""
-        if not any(step.children for step in self.choices[id(call)]):
-            return False
-        above: Step | None = candidate
-        while above is not None and above.call is not call:
-            above = above.parent
-        return above is not None
-
     def _tiers(
         self, step: Step, last: int, *, edited: bool
     ) -> Iterable[tuple[str | None, list[Step]]]:
-        history = step.call.history
+        """Yield candidates, the strongest evidence first; last is that of _last_assistant."""
+        history, timed = step.call.history, step.call.started_at is not None
         if not edited:
-            yield None, self.by_next.get(history.exact[last], [])
-            yield "reasoning_changed", self.by_loose.get(history.loose[last], [])
-            yield "action_differs", self.by_state.get(history.exact[last - 1], [])
+            for place in range(step.call.num_messages - 1, last, -1):
+                # a state that went on without its action: the user broke in, or the call was lost
+                if place and history.items[place].message.role != "assistant":
+                    before = self.by_state.get(history.exact[place], ())
+                    yield "no_action", [s for s in before if s.rank < step.rank]
+            if last:
+                yield None, self.by_next.get(history.exact[last], [])
+                yield "reasoning_changed", self.by_loose.get(history.loose[last], [])
             return
-        same_action = self.by_action.get(history.items[last - 1].loose, [])
-        timed = step.call.started_at is not None
-        yield "history_edited", [s for s in same_action if s.rank < step.rank or not timed]
-        for place in range(last - 1, 0, -1):
-            found = self.by_next.get(history.exact[place]) or self.by_state.get(
-                history.exact[place]
+        if not last:
+            return
+        # from here on the evidence is weak, so that time and other followers speak against it
+        for cause, candidates in self._weak_tiers(history, last):
+            yield (
+                cause,
+                [
+                    c
+                    for c in candidates
+                    if (c.rank < step.rank or not timed)
+                    and (cause == "history_edited" or not _is_continued(c))
+                ],
             )
-            if found:
-                yield "gap", found
+
+    def _weak_tiers(self, history: History, last: int) -> Iterable[tuple[str, list[Step]]]:
+        yield "action_differs", self.by_state.get(history.exact[last - 1], [])
+        yield "history_edited", self.by_action.get(history.items[last - 1].loose, [])
+        for place in range(last - 1, 0, -1):
+            chain = history.exact[place]
+            yield "gap", self.by_next.get(chain) or self.by_state.get(chain, [])
+
+    def _may_precede(self, candidate: Step, call: Call) -> bool:
+        """Tell whether nothing speaks against a link: labels that differ, or a circle."""
+        for name in ("task_id", "trial", "agent"):
+            ours, theirs = getattr(call, name), getattr(candidate.call, name)
+            if ours is not None and theirs is not None and ours != theirs:
+                return False
+        if candidate.call is call:
+            return False
+        if not any(step.children for step in self.choices[id(call)]):
+            return True
+        above: Step | None = candidate
+        while above is not None and above.call is not call:
+            above = above.parent
+        return above is None
+
+
+def _is_continued(step: Step) -> bool:
+    """Tell whether some call went on from a step's own action."""
+    return any(child.prefix_broken is None for child in step.children)
 
 
 def _last_assistant(call: Call) -> int:

@@ -8,6 +8,8 @@ legal inside JSON strings, and cutting there loses sessions.
 from __future__ import annotations
 
 import glob
+import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -157,8 +159,6 @@ def split(source: Source) -> Records:
             raise DataError(
                 f"{source.path} is one JSON document that is not complete.", "Log it again."
             )
-    if len(lines) == 1 and not data.endswith(b"\n") and _decodes(lines[0][1]):
-        return Records("document", [Record(0, lines[0][0], lines[0][1])])
     records = [Record(i, offset, raw) for i, (offset, raw) in enumerate(lines)]
     pending = None
     if records and not data.endswith(b"\n") and not _decodes(records[-1].raw):
@@ -177,19 +177,77 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _elements(source: Source, start: int) -> list[Record]:
+    """Cut a JSON array into its elements, each with its own bytes.
+
+    Raises:
+        DataError: the array is not complete.
+    """
     try:
-        elements = msgspec.json.decode(source.data[start:], type=list[msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError) as error:
+        text = source.data[start:].decode()
+        places = list(_element_places(text))
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"{source.path} is one JSON array that is not complete: {error}.", "Log it again."
         ) from error
-    records, position = [], start
-    for ordinal, element in enumerate(elements):
-        raw = bytes(element)
-        position = source.data.index(raw, position)
-        records.append(Record(ordinal, position, raw))
-        position += len(raw)
+    records, offset, before = [], start, 0
+    for ordinal, (begin, end) in enumerate(places):
+        offset += len(text[before:begin].encode())
+        raw = text[begin:end].encode()
+        records.append(Record(ordinal, offset, raw))
+        offset, before = offset + len(raw), end
     return records
+
+
+def _element_places(text: str) -> Iterator[tuple[int, int]]:
+    """Find where each element of a JSON array begins and ends; text begins with its bracket."""
+    decode = json.JSONDecoder().raw_decode
+    place = _skip_space(text, 1)
+    while text[place : place + 1] != "]":
+        _, end = decode(text, place)
+        yield place, end
+        place = _skip_space(text, end)
+        if text[place : place + 1] == ",":
+            place = _skip_space(text, place + 1)
+        elif text[place : place + 1] != "]":
+            raise ValueError(f"no comma and no end of the array at character {place:,}")
+
+
+def _skip_space(text: str, place: int) -> int:
+    while place < len(text) and text[place] in " \t\r\n":
+        place += 1
+    return place
+
+
+def salvage(raw: bytes) -> tuple[bytes, list[str]]:
+    """Mend what Python writes and JSON does not allow, and say so.
+
+    NaN and infinities become null, lone surrogates the replacement character.
+
+    Returns:
+        The record as JSON, and the codes of what was mended: non_finite_to_null,
+        surrogate_replaced.
+
+    Raises:
+        ValueError: it is no JSON even so.
+
+    Example:
+        >>> salvage(b'{"reward": NaN}')
+        (b'{"reward": null}', ['non_finite_to_null'])
+    """
+    codes: dict[str, None] = {}
+
+    def to_null(literal: str) -> None:
+        codes.setdefault("non_finite_to_null")
+
+    def to_number(digits: str) -> float | None:
+        return value if math.isfinite(value := float(digits)) else to_null(digits)
+
+    value = json.loads(raw, parse_constant=to_null, parse_float=to_number)
+    text = json.dumps(value, ensure_ascii=False)
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        codes.setdefault("surrogate_replaced")
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text.encode(), list(codes)
 
 
 def _decodes(raw: bytes | msgspec.Raw) -> bool:

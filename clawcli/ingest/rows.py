@@ -47,11 +47,11 @@ def _trajectory_rows(trajectory: Trajectory) -> Iterable[dict[str, Any]]:
     trial = _first(step.call.trial for step in _lineage(trajectory))
     agent = _first(step.call.agent for step in _lineage(trajectory))
     episode = _first(step.call.trajectory_reward for step in reversed(steps))
-    rewards: list[float | None] = [step.call.reward for step in steps]
+    rewards = [_reward(step) for step in steps]
     logged = episode is not None or any(reward is not None for reward in rewards)
     if episode is not None and not any(reward is not None for reward in rewards):
         rewards[-1] = episode
-    started = _first(step.call.started_at for step in steps)
+    started = _first(_moment(step.call.started_at) for step in steps)
     shared = {
         "trajectory_uid": trajectory.uid,
         "parent_trajectory_uid": trajectory.parent.uid if trajectory.parent else None,
@@ -62,7 +62,7 @@ def _trajectory_rows(trajectory: Trajectory) -> Iterable[dict[str, Any]]:
         "agent": agent,
         "trajectory_reward": episode,
         "reward_source": "log" if logged else None,
-        "log_date": "unknown" if started is None else str(_moment(started).date()),
+        "log_date": "unknown" if started is None else str(started.date()),
     }
     for place, step in enumerate(steps):
         row = {
@@ -75,6 +75,11 @@ def _trajectory_rows(trajectory: Trajectory) -> Iterable[dict[str, Any]]:
             # the attempt went another way, and nobody judged this one
             row["loss_weight"] = 0.0
         yield row
+
+
+def _reward(step: Step) -> float | None:
+    """Give a call's reward to the choice that it was for; of several, to the one gone on with."""
+    return step.call.reward if len(step.call.choices) == 1 or step.children else None
 
 
 def _lineage(trajectory: Trajectory) -> Iterable[Step]:
@@ -99,6 +104,8 @@ def _step_columns(step: Step) -> dict[str, Any]:
     warnings = [*call.warnings, *choice.warnings]
     if step.ambiguous:
         warnings.append("ambiguous_parent")
+    if step.call.reward is not None and _reward(step) is None:
+        warnings.append("reward_of_another_choice")
     return {
         "step_uid": step.uid,
         "source_uid": call.source_uid,
@@ -154,7 +161,7 @@ def _step_columns(step: Step) -> dict[str, Any]:
         "log_format": call.log_format,
         "source_path": call.source_path,
         "source_offset": call.offset,
-        "metadata": _json(call.metadata),
+        "metadata": _json(_metadata(step)),
     }
 
 
@@ -164,7 +171,8 @@ def _token_delta(step: Step) -> tuple[int | None, list[int] | None]:
     if ids is None:
         return None, None
     before: list[int] = []
-    if parent is not None and parent.call.prompt_ids is not None:
+    # a row that restates its messages restates its tokens: curation may drop the parent
+    if parent is not None and step.prefix_messages and parent.call.prompt_ids is not None:
         before = parent.call.prompt_ids + (parent.choice.response_ids or [])
     shared = 0
     for ours, theirs in zip(ids, before, strict=False):
@@ -172,6 +180,11 @@ def _token_delta(step: Step) -> tuple[int | None, list[int] | None]:
             break
         shared += 1
     return shared, ids[shared:]
+
+
+def _metadata(step: Step) -> dict[str, Any]:
+    own = {"choice": step.choice.metadata} if step.choice.metadata else {}
+    return {**(step.call.metadata or {}), **own}
 
 
 def _provenance(step: Step) -> str:

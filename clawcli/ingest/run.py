@@ -7,6 +7,7 @@ their bytes, so that a second run over the same files adds nothing.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from clawcli import schema
-from clawcli.errors import ClawError, DataError
+from clawcli.errors import ClawError, DataError, UsageError
 from clawcli.ingest import chain, formats, read, rows
 from clawcli.ingest.calls import Call, Fate, MessageCache
 from clawcli.messages import hash128
@@ -41,6 +42,8 @@ class IngestConfig:
     """Files, folders, globs, or - for standard input."""
     output: str
     """Data directory; appended to if it exists."""
+    source_name: str | None = None
+    """Name that the identity of the one source rests on, in place of its file name."""
     dry_run: bool = False
     """Read and check all, write nothing."""
 
@@ -78,6 +81,7 @@ class _Run:
 
     known: dict[str, dict[str, Any]]
     """Sources of earlier commits by source_uid."""
+    source_name: str | None = None
     calls: list[Call] = field(default_factory=list)
     sources: list[dict[str, Any]] = field(default_factory=list)
     fates: Counter[str] = field(default_factory=Counter)
@@ -105,7 +109,12 @@ def ingest(config: IngestConfig) -> IngestReport:
         raise DataError(
             f"{place.path} is there, but is no data directory.", "Choose another --output."
         )
-    run = _Run(_known_sources(place))
+    if config.source_name is not None and len(paths) != 1:
+        raise UsageError(
+            f"--source-name names one source, and here are {len(paths):,}.",
+            "Ingest them one by one.",
+        )
+    run = _Run(_known_sources(place), config.source_name)
     for path in paths:
         try:
             _take(path, run)
@@ -139,7 +148,7 @@ def _take(path: str, run: _Run) -> None:
         return
     records = read.split(source)
     module = formats.detect(path, _samples(records))
-    uid = _source_uid(source, records)
+    uid = _source_uid(source, records, run.source_name)
     consumed = source.data[: records.pending.offset] if records.pending else source.data
     entry = {
         "source_uid": uid,
@@ -147,7 +156,7 @@ def _take(path: str, run: _Run) -> None:
         "bytes": len(consumed),
         "blake2b": hash128(consumed),
     }
-    known = run.known.get(uid)
+    known = run.known.get(uid) or _rewritten(path, records, run)
     if known is not None:
         if known["blake2b"] == entry["blake2b"]:
             run.files_unchanged += 1
@@ -155,7 +164,7 @@ def _take(path: str, run: _Run) -> None:
         raise DataError(
             f"{path} was ingested before (as {known['path']}, {known['bytes']:,} bytes) and has "
             f"changed since ({entry['bytes']:,} bytes now).",
-            "Ingest it into a new data directory.",
+            "Ingest it into a new data directory, or name it as another log with --source-name.",
         )
     # a second copy in the same run is as good as unchanged
     run.known[uid] = entry
@@ -171,23 +180,24 @@ def _samples(records: read.Records) -> list[Any]:
     samples = []
     for record in records.records[:_SAMPLES]:
         try:
-            samples.append(msgspec.json.decode(record.raw))
-        except (msgspec.DecodeError, RecursionError):
+            samples.append(json.loads(bytes(record.raw)))
+        except (ValueError, RecursionError):
             continue
     return samples
 
 
-def _source_uid(source: read.Source, records: read.Records) -> str:
+def _source_uid(source: read.Source, records: read.Records, name: str | None) -> str:
     """Identify a source by its name and what it began with, however much is appended later."""
     first = bytes(records.records[0].raw) if records.records else b""
-    if records.container == "document":
-        try:
-            document = msgspec.json.decode(first, type=dict[str, msgspec.Raw])
-            items = msgspec.json.decode(document.get("messages", b"[]"), type=list[msgspec.Raw])
-            first = bytes(items[0]) if items else first
-        except msgspec.DecodeError:
-            pass
-    return hash128(first, source.name)
+    return hash128(first, name or source.name)
+
+
+def _rewritten(path: str, records: read.Records, run: _Run) -> dict[str, Any] | None:
+    """Find the earlier state of a file that is one document: it is written anew when it grows."""
+    is_document = records.container != "lines" or len(records.records) == 1
+    if not is_document or path == "-" or run.source_name:
+        return None
+    return next((known for known in run.known.values() if known["path"] == path), None)
 
 
 def _decode(
@@ -196,10 +206,10 @@ def _decode(
     cache = MessageCache()
     for record in records.records:
         try:
-            calls = module.calls(bytes(record.raw), cache)
+            calls = _calls(module, bytes(record.raw), cache, run)
         except Fate as fate:
             _set_aside(run, source, module, uid, record, fate)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             fate = Fate("rejected", "bad_json", f"the record is not JSON: {error}")
             _set_aside(run, source, module, uid, record, fate)
         else:
@@ -213,6 +223,19 @@ def _decode(
         run.warnings["truncated_tail"] += 1
         fate = Fate("pending", "truncated_tail", "the last line is cut off")
         _set_aside(run, source, module, uid, records.pending, fate)
+
+
+def _calls(module: ModuleType, raw: bytes, cache: MessageCache, run: _Run) -> list[Call]:
+    try:
+        return module.calls(raw, cache)
+    except msgspec.DecodeError:
+        raw, codes = read.salvage(raw)
+        if not codes:
+            raise
+        calls = module.calls(raw, cache)
+        for call in calls:
+            call.warnings.extend(codes)
+        return calls
 
 
 def _set_aside(
@@ -244,7 +267,7 @@ def _first_bytes(record: read.Record) -> str:
 
 
 def _commit(config: IngestConfig, place: location.Location, run: _Run) -> IngestReport:
-    before, trajectories_before = _present(place)
+    before, trajectories_before = _present(place, config)
     steps = _distinct(chain.make_steps(run.calls), before, run)
     trajectories = chain.link(steps)
     new = rows.build(trajectories)
@@ -293,9 +316,14 @@ def _split_tasks(trajectories: Sequence[chain.Trajectory]) -> dict[str, int]:
     return {"task_split_by_system": split} if split else {}
 
 
-def _present(place: location.Location) -> tuple[set[str], int]:
+def _present(place: location.Location, config: IngestConfig) -> tuple[set[str], int]:
     if not table.exists(place.steps):
         return set(), 0
+    if table.history(place.steps)[0].get("command") != "ingest":
+        raise DataError(
+            f"{config.output} was curated, so no log can be added to it.",
+            "Ingest into the directory that it was curated from, and curate again.",
+        )
     known = table.read(place, columns=["step_uid", "trajectory_uid"])
     trajectories = set(known["trajectory_uid"].to_pylist())
     return set(known["step_uid"].to_pylist()), len(trajectories)
@@ -303,7 +331,7 @@ def _present(place: location.Location) -> tuple[set[str], int]:
 
 def _distinct(steps: Sequence[chain.Step], before: set[str], run: _Run) -> list[chain.Step]:
     """Keep each step once; a record all of whose steps are known is a duplicate."""
-    seen: set[str] = set(before)
+    seen: dict[str, Call | None] = dict.fromkeys(before)
     kept = []
     fresh: dict[tuple[str, int], bool] = {}
     for step in steps:
@@ -311,8 +339,10 @@ def _distinct(steps: Sequence[chain.Step], before: set[str], run: _Run) -> list[
         is_new = step.uid not in seen
         fresh[record] = fresh.get(record, False) or is_new
         if is_new:
-            seen.add(step.uid)
+            seen[step.uid] = step.call
             kept.append(step)
+        elif (first := seen[step.uid]) is not None and _said(first) != _said(step.call):
+            run.warnings["duplicate_differs"] += 1
     repeated = {record for record, is_new in fresh.items() if not is_new}
     run.fates["used"] -= len(repeated)
     run.fates["duplicate"] += len(repeated)
@@ -335,6 +365,11 @@ def _distinct(steps: Sequence[chain.Step], before: set[str], run: _Run) -> list[
                 }
             )
     return kept
+
+
+def _said(call: Call) -> tuple[Any, ...]:
+    """What two logs of one call should agree on besides its messages."""
+    return call.system, call.tools, call.reward, call.task_id, call.trial
 
 
 def _write(config: IngestConfig, place: location.Location, run: _Run, new: pa.Table) -> int | None:

@@ -23,8 +23,10 @@ from clawcli.prefix.render import Conversation, Rendered, Renderer
 from clawcli.store.state import States
 from clawcli.store.tokenizers import Tokenizer
 
-_SAME_TURN = (None, "reasoning_changed", "stop_trimmed")
+_SAME_TURN = (None, "reasoning_changed")
 """Causes of a link (null = none) that still show the parent's turn closed in the child's state."""
+_CUT_TURN = "stop_trimmed"
+"""Cause that shows more text than the model wrote: a stop string ended it, no end token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class RowMaker:
         self._finish: list[str | None] = table["finish_reason"].to_pylist()
         self._sampling: list[str | None] = table["sampling"].to_pylist()
         self._closed = self._closed_turns(table)
+        links = zip(self.parents, self._broken, strict=True)
+        self._cut = {parent for parent, cause in links if cause == _CUT_TURN}
 
     def text(self, row: int) -> Rendered:
         """Render a step.
@@ -196,7 +200,7 @@ class RowMaker:
     def _trains_end(self, row: int) -> bool:
         trained, cause = trains_end(
             self._finish[row],
-            stop_strings=_has_stop_strings(self._sampling[row]),
+            stop_strings=row in self._cut or _has_stop_strings(self._sampling[row]),
             closed=row in self._closed,
             when_unknown=self._eos_when_unknown,
         )

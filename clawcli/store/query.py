@@ -40,14 +40,17 @@ WITH trajectories AS (
            arg_min(group_uid, step_index) AS group_uid,
            arg_min(policy, step_index) AS policy,
            arg_min(trajectory_kind, step_index) AS kind,
-           sum(reward) AS own_return,
+           fsum(reward) AS own_return,
            count(*) AS length
     FROM base GROUP BY trajectory_uid
 ), groups AS (
     SELECT group_uid, policy,
            count(*) AS size,
            avg(own_return) AS mean,
-           stddev_samp(own_return) AS std
+           -- returns that differ by rounding alone are equal
+           CASE WHEN count(*) > 1 AND max(own_return) - min(own_return)
+                     <= 1e-12 * greatest(abs(max(own_return)), abs(min(own_return)))
+                THEN 0.0 ELSE stddev_samp(own_return) END AS std
     FROM trajectories
     WHERE kind IN ('main', 'sample') AND own_return IS NOT NULL
     GROUP BY group_uid, policy
@@ -77,13 +80,13 @@ WITH trajectories AS (
                WHEN temperature IS NULL THEN 'temperature_not_logged'
                WHEN temperature <= 0 THEN 'temperature_zero'
                WHEN top_p < 1 THEN 'top_p'
-               WHEN coalesce(CAST(sampling->>'top_k' AS DOUBLE), -1) > 0 THEN 'top_k'
-               WHEN coalesce(CAST(sampling->>'min_p' AS DOUBLE), 0) > 0 THEN 'min_p'
-               WHEN coalesce(CAST(sampling->>'frequency_penalty' AS DOUBLE), 0) <> 0
-                 OR coalesce(CAST(sampling->>'presence_penalty' AS DOUBLE), 0) <> 0
-                 OR coalesce(CAST(sampling->>'repetition_penalty' AS DOUBLE), 1) <> 1
-                 OR json_exists(sampling, '$.logit_bias') THEN 'penalties'
-               WHEN json_exists(sampling, '$.response_format') THEN 'grammar'
+               WHEN {unreadable} THEN 'sampling_unreadable'
+               WHEN {top_k} > 0 THEN 'top_k'
+               WHEN {min_p} > 0 THEN 'min_p'
+               WHEN {frequency_penalty} <> 0 OR {presence_penalty} <> 0
+                 OR {repetition_penalty} <> 1 OR json_exists(sampling, '$.logit_bias')
+                 THEN 'penalties'
+               WHEN {grammar} THEN 'grammar'
            END AS mu_invalid_reason
     FROM base
     JOIN trajectories USING (trajectory_uid)
@@ -96,6 +99,38 @@ SELECT {columns}
 FROM base JOIN derived USING (step_uid)
 ORDER BY base.trajectory_uid, base.step_index, base.choice_index, base.step_uid
 """
+
+
+_NUMBERS = {
+    "top_k": -1,
+    "min_p": 0,
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "repetition_penalty": 1,
+}
+"""Numeric keys of the sampling column, with the value that changes nothing."""
+_GRAMMARS = (
+    "response_format",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+)
+
+
+def _sampling_sql() -> dict[str, str]:
+    """Build the SQL that reads the sampling column; an unreadable number is no number."""
+    reads = {key: f"TRY_CAST(sampling->>'{key}' AS DOUBLE)" for key in _NUMBERS}
+    unreadable = [
+        f"(sampling->>'{key}' IS NOT NULL AND {sql} IS NULL)" for key, sql in reads.items()
+    ]
+    grammars = [f"json_exists(sampling, '$.{key}')" for key in _GRAMMARS]
+    return {
+        **{key: f"coalesce({sql}, {_NUMBERS[key]})" for key, sql in reads.items()},
+        "unreadable": " OR ".join(unreadable),
+        "grammar": " OR ".join(grammars),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +170,9 @@ def derive(base: pa.Table) -> pa.Table:
     with duckdb.connect(config={"temp_directory": ""}) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("base", base)
-        rows = connection.sql(_DERIVED_SQL.format(columns=", ".join(columns))).to_arrow_table()
+        rows = connection.sql(
+            _DERIVED_SQL.format(columns=", ".join(columns), **_sampling_sql())
+        ).to_arrow_table()
     return rows.cast(schema.arrow_schema([*schema.STEPS, *schema.DERIVED]))
 
 

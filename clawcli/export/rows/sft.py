@@ -58,14 +58,14 @@ def trajectory_rows(steps: pa.Table) -> Iterator[dict[str, Any]]:
     for row, uid in _trained(steps):
         trajectories.setdefault(names[row], []).append((row, uid))
     for name, members in trajectories.items():
-        last = members[-1][0]
-        prompt = states.prompt(last)
-        messages = [*_messages(prompt), to_openai(states.action(last))]
-        _check_whole(name, messages, members, states)
+        shown = [(uid, states.prompt(row), to_openai(states.action(row))) for row, uid in members]
+        _, prompt, action = shown[-1]
+        messages = [*_messages(prompt), action]
+        _check_whole(name, messages, prompt.tools, shown)
         yield {
             "messages": messages,
             "tools": prompt.tools,
-            "step_uids": [uid for _, uid in members],
+            "step_uids": [uid for uid, _, _ in shown],
         }
 
 
@@ -77,28 +77,26 @@ def _trained(steps: pa.Table) -> Iterator[tuple[int, str]]:
 
 
 def _check_whole(
-    name: str, messages: list[dict[str, Any]], members: list[tuple[int, str]], states: States
+    name: str,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+    steps: list[tuple[str, Prompt, dict[str, Any]]],
 ) -> None:
-    shown = [message for message in messages if message["role"] == "assistant"]
-    trained = [to_openai(states.action(row)) for row, _ in members]
+    """Compare one row with the states and actions of the steps that it is to train."""
     hint = "Export --rows step, which trains exactly the steps that were kept."
-    if len(shown) > len(trained):
+    shown = sum(message["role"] == "assistant" for message in messages)
+    if shown > len(steps):
         raise DataError(
-            f"Trajectory {name} shows {len(shown):,} assistant messages, but only "
-            f"{len(trained):,} of its steps are trained; the others have weight 0.",
+            f"Trajectory {name} shows {shown:,} assistant messages, but only {len(steps):,} of its "
+            "steps are trained; the others have weight 0.",
             hint,
         )
-    if len(shown) < len(trained):
-        raise DataError(
-            f"Trajectory {name} has {len(trained):,} trained steps, but its last state shows only "
-            f"{len(shown):,} of them: its history was edited.",
-            hint,
-        )
-    for place, (seen, said) in enumerate(zip(shown, trained, strict=True)):
-        if seen != said:
+    for uid, prompt, action in steps:
+        said = [*_messages(prompt), action]
+        if messages[: len(said)] != said or prompt.tools != tools:
             raise DataError(
-                f"Trajectory {name} shows another message than step {members[place][1]} said: its "
-                "history was edited.",
+                f"Trajectory {name} does not show what the model saw at step {uid}: its history, "
+                "system text or tools were changed later.",
                 hint,
             )
 

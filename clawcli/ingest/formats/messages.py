@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import Call, MessageCache, integer, text
+from clawcli.ingest.calls import Call, MessageCache, text, version_number
 from clawcli.ingest.formats import transcript
 
 NAME = "messages"
@@ -44,8 +44,10 @@ def calls(raw: bytes, cache: MessageCache) -> list[Call]:
         agent=text(plain.get("agent")),
         model=text(plain.get("model")),
         policy=text(plain.get("model")),
-        policy_version=integer(plain.get("policy_version")),
+        policy_version=version_number(plain.get("policy_version")),
     )
+    # a reward beside a finished transcript says that the environment ended it and judged it
+    steps[-1].terminated = True if steps[-1].trajectory_reward is not None else None
     uses_tools = any(step.choices[0].action.message.tool_calls for step in steps)
     for step in steps:
         step.state_kind = "partial" if uses_tools and step.tools is None else "reconstructed"

@@ -28,6 +28,8 @@ from clawcli.ingest.calls import (
     split_system,
     text,
     to_message,
+    tool_call_list,
+    version_number,
 )
 
 NAME = "openai_chat"
@@ -44,10 +46,24 @@ _FINISH = {
     "abort": "aborted",
 }
 _PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias")
-_SAMPLING = ("top_k", "min_p", *_PENALTIES, "stop", "logprob_kind", "response_format")
+_GRAMMARS = (
+    "response_format",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+)
+_SAMPLING = ("top_k", "min_p", *_PENALTIES, "stop", "logprob_kind", *_GRAMMARS)
 _REQUEST_KEYS = frozenset({"messages", "tools", "model", "temperature", "top_p", *_SAMPLING})
 _RESPONSE_KEYS = frozenset(
     {"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"}
+)
+_CHOICE_KEYS = frozenset(
+    {"index", "message", "finish_reason", "logprobs", "token_ids", "prompt_token_ids"}
+)
+_MESSAGE_KEYS = frozenset(
+    {"role", "content", "tool_calls", "function_call", "refusal", "reasoning_content", "reasoning"}
 )
 _RECORD_KEYS = frozenset(
     {
@@ -112,10 +128,10 @@ def calls(raw: bytes, cache: MessageCache) -> list[Call]:
             reward=number(record.get("reward")),
             model=model,
             policy=model,
-            policy_version=integer(record.get("policy_version")),
+            policy_version=version_number(record.get("policy_version")),
             temperature=number(request.get("temperature")),
             top_p=number(request.get("top_p")),
-            sampling={k: v for k in _SAMPLING if (v := request.get(k)) is not None} or None,
+            sampling=_sampling(request),
             prompt_ids=_ids(response.get("prompt_token_ids"))
             or _ids(_first_choice(response).get("prompt_token_ids")),
             input_tokens=integer(usage.get("prompt_tokens")),
@@ -134,6 +150,13 @@ def calls(raw: bytes, cache: MessageCache) -> list[Call]:
     ]
 
 
+def _sampling(request: dict[str, Any]) -> dict[str, Any] | None:
+    found = {key: value for key in _SAMPLING if (value := request.get(key)) not in (None, {}, [])}
+    if found.get("response_format") in ({"type": "text"}, "text"):
+        del found["response_format"]  # plain text is no grammar
+    return found or None
+
+
 def _request(raw: bytes, record: dict[str, Any]) -> tuple[dict[str, Any], list[msgspec.Raw]]:
     # the messages are decoded through the cache, so they are cut out of the record undecoded
     layers = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
@@ -146,6 +169,9 @@ def _request(raw: bytes, record: dict[str, Any]) -> tuple[dict[str, Any], list[m
     else:
         kwargs = record.get("kwargs")
         request = {**(kwargs if isinstance(kwargs, dict) else {})}
+    if isinstance(extra := request.get("extra_body"), dict):
+        # where clients put the parameters that the OpenAI library does not know
+        request = {key: value for key, value in request.items() if key != "extra_body"} | extra
     try:
         return request, msgspec.json.decode(layers.get("messages", b"null"), type=list[msgspec.Raw])
     except msgspec.ValidationError as error:
@@ -172,6 +198,9 @@ def _answer(record: dict[str, Any]) -> tuple[dict[str, Any], list[Choice]]:
         if isinstance(raw_entries, list) and place < len(raw_entries):
             entry = _told_in_text(raw_entries[place], entry)
         choices.append(_choice(entry, place))
+    if len({choice.index for choice in choices}) < len(choices):
+        for place, choice in enumerate(choices):
+            choice.index = place
     return response, choices
 
 
@@ -183,8 +212,7 @@ def _told_in_text(raw_entry: Any, entry: Any) -> Any:
     """Prefer what the model wrote; where its text lost the call, the parsed answer has it."""
     message = raw_entry.get("message") if isinstance(raw_entry, dict) else None
     lost = not isinstance(message, dict) or any(
-        not (isinstance(call, dict) and call.get("function"))
-        for call in message.get("tool_calls") or ()
+        not call.get("function") for call in tool_call_list(message)
     )
     return entry if lost else raw_entry
 
@@ -194,17 +222,19 @@ def _choice(entry: Any, place: int) -> Choice:
     if not isinstance(message, dict):
         raise Fate("rejected", "no_message", "a choice holds no message")
     action = digested(to_message({**message, "role": "assistant"}))
+    index = integer(entry.get("index"))
     raw_reason = text(entry.get("finish_reason"))
     ids = _ids(entry.get("token_ids"))
     logprobs, warnings = _logprobs(entry, ids)
     return Choice(
         action=action,
-        index=place if (index := integer(entry.get("index"))) is None else index,
+        index=index if index is not None and 0 <= index < 2**31 else place,
         finish_reason=_finish_reason(raw_reason, message),
         finish_reason_raw=raw_reason,
         response_ids=ids,
         logprobs=logprobs,
         warnings=warnings + _odd_calls(action),
+        metadata=_rest(entry, _CHOICE_KEYS) | _rest(message, _MESSAGE_KEYS) or None,
     )
 
 
@@ -245,9 +275,8 @@ def _ids(value: Any) -> list[int] | None:
 def _tools(record: dict[str, Any], request: dict[str, Any]) -> str:
     if "raw_messages" in record:
         return "[]"
-    tools = (
-        request.get("tools") if "request" in record else record.get("tools", request.get("tools"))
-    )
+    tools = None if "request" in record else record.get("tools")
+    tools = tools or request.get("tools")
     return msgspec.json.encode(tools).decode() if isinstance(tools, list) else "[]"
 
 

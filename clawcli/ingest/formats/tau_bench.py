@@ -13,6 +13,8 @@ from clawcli.ingest.calls import Call, MessageCache
 from clawcli.ingest.formats import transcript
 
 NAME = "tau_bench"
+_STOP = "###STOP###"
+"""What the simulated user says when the task is over."""
 
 
 def why_not(record: dict[str, Any]) -> str | None:
@@ -29,7 +31,7 @@ def calls(raw: bytes, cache: MessageCache) -> list[Call]:
     """
     plain, messages = transcript.open_attempt(raw, "traj")
     task_id, trial = plain.get("task_id"), plain.get("trial")
-    return transcript.cut(
+    steps = transcript.cut(
         messages,
         cache,
         plain=plain,
@@ -37,3 +39,8 @@ def calls(raw: bytes, cache: MessageCache) -> list[Call]:
         trajectory_key=None if task_id is None else f"{task_id}/{trial}",
         state_kind="partial",
     )
+    # attempts that ran into the limit of calls are rewarded too, so a reward ends nothing here
+    final = steps[-1].final_observation or []
+    if any(_STOP in (message.content or "") for message in final):
+        steps[-1].terminated = True
+    return steps

@@ -72,6 +72,7 @@ def cut(
             choices=[Choice(items[place])],
             system=system,
             ordinal=ordinal,
+            is_cut=True,
             follows=ordinal - 1 if ordinal else None,
             loss_weight=1.0 if (weight := items[place].loss_weight) is None else weight,
             task_id=task_id,
@@ -84,8 +85,6 @@ def cut(
     ]
     last = calls[-1]
     last.final_observation = [item.message for item in items[places[-1] + 1 :]]
-    # a logged reward says that the environment ended the attempt and judged it
-    last.terminated = True if reward is not None else None
     last.metadata = {k: v for k, v in plain.items() if k not in own_keys | ATTEMPT_KEYS} or None
     if plain.get("reward") is not None and reward is None:
         last.warnings.append("reward_not_a_number")
