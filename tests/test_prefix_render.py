@@ -169,6 +169,16 @@ def test_step_text_after_the_end_token_belongs_to_the_next_observation(custom):
             [{"role": "developer", "content": "rule"}, ask("a")],
             Reason.TEMPLATE_DROPS_MESSAGE,
         ),
+        (
+            "{% if message.role != 'function' %}" + TEXT + "{% endif %}",
+            [ask("a"), {"role": "function", "content": ""}],
+            Reason.TEMPLATE_DROPS_MESSAGE,
+        ),
+        (
+            "{% if message.role != 'developer' %}" + TEXT + "{% endif %}",
+            [ask("a"), {"role": "developer", "content": "user"}],
+            Reason.TEMPLATE_DROPS_MESSAGE,
+        ),
         ("{{ message.content | replace('z', 's') }}", [ask("zoo")], Reason.TEMPLATE_EDITS_TEXT),
         (
             "{{ message.content if loop.index0 > 1 or loop.index > messages | length - 1 else '' }}",

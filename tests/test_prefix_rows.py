@@ -127,6 +127,16 @@ def test_end_token_of_unknown_reason_is_not_closed_by_a_child_without_the_action
     assert made[0].response_end == len(made[0].tokens) - 1
 
 
+@pytest.mark.parametrize("finish_reason", ["unknown", "stop"])
+def test_end_token_of_a_turn_that_the_child_shows_longer_is_not_trained(
+    tiny, renderer, finish_reason
+):
+    # the text was cut by a stop string, which the client put back into its history
+    cut = {"prefix_broken": "stop_trimmed", "prefix_messages": 1}
+    _, made = make(chain({"finish_reason": finish_reason}, cut), tiny, renderer)
+    assert made[0].response_end == len(made[0].tokens) - 1
+
+
 def test_row_of_logged_ids_is_what_the_engine_saw_and_drew(tiny, renderer):
     prompt, drawn = prompt_ids(tiny, "a").tolist(), [*tiny.encode("He").tolist(), 80, END]
     text = tiny.decode(drawn[:-1])

@@ -23,6 +23,8 @@ from clawcli.store.tokenizers import Tokenizer
 
 _MEDIA_WORDS = ("image", "audio", "video", "file", "document", "media")
 _MARK = "claw-mark"
+_TELLING_CHARS = 16
+"""Text of this length does not stand in a rendering by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Renderer:
         # an alternation of nothing would match everywhere
         self._special = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
         self._clean: set[str] = set()
+        self._printed_roles: set[str] = set()
 
     def state(
         self,
@@ -100,7 +103,7 @@ class Renderer:
             # some templates print the system text after the tools, or in a later turn
             is_lead = index == 0 and message["role"] == "system"
             found = _find(message, text, place)
-            if found is None:
+            if found is None or not self._prints_role(state, message):
                 raise self._missing(state, message)
             place = 0 if is_lead else found
         return text
@@ -175,15 +178,28 @@ class Renderer:
             raise Excluded(Reason.SPECIAL_TOKEN_IN_TEXT, found.group())
         self._clean.add(text)
 
+    def _prints_role(self, state: Conversation, message: Mapping[str, Any]) -> bool:
+        """Tell whether a message with little text is printed: that little may stand anywhere."""
+        role = message["role"]
+        if role in self._printed_roles or message.get("tool_calls"):
+            return True
+        is_printed = len(_text(message)) >= _TELLING_CHARS or self._prints_mark(state, message)
+        if is_printed:
+            self._printed_roles.add(role)
+        return is_printed
+
+    def _prints_mark(self, state: Conversation, message: Mapping[str, Any]) -> bool:
+        """Tell whether a mark in place of a message's text appears in the rendering."""
+        mark = [{"type": "text", "text": _MARK}] if self.habits.content_as_parts else _MARK
+        marked = [{**m, "content": mark} if m is message else m for m in state.messages]
+        with contextlib.suppress(Excluded):  # a mark may break what the template demands
+            return _MARK in self.template.render(marked, state.tools)
+        return False
+
     def _missing(self, state: Conversation, message: Mapping[str, Any]) -> Excluded:
         """Tell a message that is dropped from one whose text is edited: does a mark appear?"""
-        as_parts = self.habits.content_as_parts
-        mark = [{"type": "text", "text": _MARK}] if as_parts else _MARK
-        marked = [{**m, "content": mark} if m is message else m for m in state.messages]
-        reason = Reason.TEMPLATE_DROPS_MESSAGE
-        with contextlib.suppress(Excluded):  # a mark may break what the template demands
-            if _MARK in self.template.render(marked, state.tools):
-                reason = Reason.TEMPLATE_EDITS_TEXT
+        is_printed = self._prints_mark(state, message)
+        reason = Reason.TEMPLATE_EDITS_TEXT if is_printed else Reason.TEMPLATE_DROPS_MESSAGE
         return Excluded(reason, f"{message['role']}: {_text(message)[:80]!r}")
 
 
