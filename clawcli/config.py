@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -51,7 +52,51 @@ def resolve(
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"The configuration is wrong: {error}.", "Correct the value.") from error
+        raise _explain(kind, values, str(error), flags) from error
+
+
+def _explain(
+    kind: type, values: Mapping[str, Any], problem: str, flags: Mapping[str, Any]
+) -> ConfigError:
+    """Turn what is wrong with a value into a sentence that names the flag and its choices."""
+    if missing := re.search(r"missing required field `(\w+)`", problem):
+        key, value, choices = missing[1], None, _choices(kind, missing[1])
+        message = f"{_shown(key, flags)} is missing."
+    else:
+        place = re.search(r"`\$\.([\w.]+)", problem)
+        key = place[1] if place else ""
+        value = values
+        for part in key.split(".") if key else ():
+            value = value.get(part) if isinstance(value, Mapping) else None
+        choices = _choices(kind, key)
+        reason = re.sub(r" - at `.*", "", problem).rstrip(".")
+        message = f"{_shown(key, flags)} {value!r} cannot be used: {reason}."
+    otherwise = "Give it, or set it in --config." if missing else "Correct the value."
+    hint = f"Choose one of {', '.join(choices)}." if choices else otherwise
+    return ConfigError(message, hint)
+
+
+def _shown(key: str, flags: Mapping[str, Any]) -> str:
+    """Write a setting as it is given: as a flag where the verb has one, else with --set."""
+    return f"--{key.rstrip('_').replace('_', '-')}" if key in flags else f"--set {key}"
+
+
+def _choices(kind: type, key: str) -> list[str]:
+    """List the values that a setting may have, where they are few."""
+    field: Any = kind
+    for part in key.split("."):
+        known = {f.name: f.type for f in getattr(msgspec.inspect.type_info(field), "fields", ())}
+        found = known.get(part)
+        if isinstance(found, msgspec.inspect.UnionType):
+            found = next(t for t in found.types if not isinstance(t, msgspec.inspect.NoneType))
+        if isinstance(found, msgspec.inspect.EnumType):
+            return [member.value for member in found.cls]
+        if isinstance(found, msgspec.inspect.LiteralType):
+            return [str(value) for value in found.values]
+        field = getattr(found, "cls", None)
+        if field is None:
+            return []
+    return []
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -123,10 +123,13 @@ def covers(rollout_logprobs: Sequence[float | None] | None) -> bool:
 
 
 def reasons(objective: Objective, facts: Facts) -> tuple[Reason, ...]:
-    """Say why a step is not valid for an objective; empty = it is."""
-    found = []
+    """Say why a step is not valid for an objective; empty = it is.
+
+    Of a step without action tokens nothing is trained, so nothing else is asked of it.
+    """
     if facts.action_tokens == 0:
-        found.append(Reason.NO_ACTION_TOKENS)
+        return (Reason.NO_ACTION_TOKENS,)
+    found = []
     if objective is Objective.PPO:
         if not facts.has_logprobs:
             found.append(Reason.LOGPROBS_MISSING)
@@ -153,7 +156,7 @@ def refuse_off_policy(
 
     Args:
         counts: of count_reasons.
-        steps: number of all trained steps.
+        steps: number of all steps with action tokens.
         measured: delta_quantiles of the log-probs, where they were compared.
 
     Raises:
@@ -197,6 +200,11 @@ def delta_quantiles(delta_nats: np.ndarray) -> dict[str, float]:
 
 def is_own(delta_nats: np.ndarray) -> bool:
     """Decide whether logged log-probs are those of the model itself.
+
+    Half of the tokens must lie within OWN_MEDIAN_NATS and 90% within OWN_P90_NATS. So a policy
+    passes of which up to a tenth of the tokens come from an older version, however far that one
+    is; of a near version, whose tokens stay within OWN_P90_NATS, up to half may come. The
+    importance weights of ppo correct for either, token by token.
 
     Args:
         delta_nats: float [N], |logged - own| of one policy's tokens; empty = not measurable.

@@ -1,4 +1,4 @@
-"""Geometry of token forests: where a token stands, who its parent is, who may look at whom.
+"""Geometry of token forests: where a token stands, who its parent is, which tokens lead to it.
 
 A forest is what a token tree and a packed training row have in common: segments (runs of tokens)
 in depth-first pre-order, each with a parent segment or none. A segment continues its parent's
@@ -47,6 +47,14 @@ class Forest:
                 depths[k] = depths[parent] + ends[parent] - self.segment_starts[parent]
         return depths
 
+    def row_lengths(self) -> np.ndarray:
+        """Length of the row that ends with each segment.
+
+        Returns:
+            int32 [K]: tokens of the whole path, the segment included.
+        """
+        return self.segment_depths() + self.segment_ends - self.segment_starts
+
     def depths(self) -> np.ndarray:
         """Depth of each token, which is its position id for the model.
 
@@ -70,21 +78,6 @@ class Forest:
         parents[self.segment_starts[has_parent]] = ends[self.segment_parents[has_parent]] - 1
         parents[self.segment_starts[~has_parent]] = -1
         return parents
-
-    def subtree_ends(self) -> np.ndarray:
-        """One past the last token of each segment's subtree.
-
-        Token q may look at token k iff k <= q < subtree_ends[segment of k].
-
-        Returns:
-            int32 [K].
-        """
-        ends = self.segment_ends
-        for k in range(len(ends) - 1, -1, -1):
-            parent = self.segment_parents[k]
-            if parent >= 0:
-                ends[parent] = max(ends[parent], ends[k])
-        return ends
 
     def path(self, segment: int) -> list[int]:
         """Segments from the root down to one segment, both included."""
@@ -144,9 +137,23 @@ class Forest:
             raise ValueError(f"span ends at depth {end}, but the path is {depth} tokens long")
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
-    def visible_pairs(self) -> int:
-        """Number of (query, key) pairs that attention computes: the sum of depth + 1."""
-        return int(self.depths().astype(np.int64).sum()) + len(self.token_ids)
+
+def is_action_span(start: int, end: int, row_tokens: int) -> bool:
+    """Tell whether a run of depths can be the action of a row.
+
+    An action has a token, ends with the row at the latest, and does not begin it: its first
+    token is predicted from the one before.
+
+    Args:
+        start: depth of the first token.
+        end: one past the depth of the last.
+        row_tokens: length of the row.
+
+    Example:
+        >>> [is_action_span(start, 4, 4) for start in range(5)]
+        [False, True, True, True, False]
+    """
+    return 0 < start < end <= row_tokens
 
 
 def separate(rows: list[np.ndarray]) -> Forest:

@@ -254,7 +254,7 @@ def test_curate_output_that_exists_needs_force_and_input_is_never_replaced(data,
     with pytest.raises(OutputExistsError):
         run(data, tmp_path / "out", "reward > 0")
     assert run(data, tmp_path / "out", "reward = 0", force=True).steps_kept == 2
-    with pytest.raises(UsageError, match="is the input itself"):
+    with pytest.raises(UsageError, match="is the input"):
         run(data, data, "reward > 0", force=True)
 
 

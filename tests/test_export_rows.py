@@ -5,7 +5,7 @@ import pytest
 from conftest import assistant, pair, system, tool, user, write_lines
 
 from clawcli.curate.run import CurateConfig, curate
-from clawcli.errors import DataError, OutputExistsError
+from clawcli.errors import DataError, OutputExistsError, UsageError
 from clawcli.export.run import ExportRowsConfig, RowUnit, export_rows
 from clawcli.ingest.run import IngestConfig, ingest
 
@@ -143,6 +143,19 @@ def test_export_existing_file_needs_force(tmp_path):
     with pytest.raises(OutputExistsError):
         run(source, tmp_path / "o.jsonl")
     assert run(source, tmp_path / "o.jsonl", force=True).rows == 2
+
+
+def test_export_force_replaces_only_what_export_wrote(tmp_path):
+    source = data(tmp_path, records())
+    (tmp_path / "thesis.txt").write_text("years of work\n")
+    with pytest.raises(OutputExistsError, match="was not written by this verb"):
+        run(source, tmp_path / "thesis.txt", force=True)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work\n"
+
+
+def test_export_to_closed_stdout_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match="Standard output is closed"):
+        export_rows(ExportRowsConfig(input=str(data(tmp_path, records())), output="-"), None)
 
 
 def test_export_dry_run_counts_and_writes_nothing(tmp_path):

@@ -56,6 +56,14 @@ def test_reasons_for_sft_ask_for_tokens_only():
     )
 
 
+def test_reasons_of_a_step_without_tokens_ask_for_nothing_else():
+    empty = make_step(
+        0, 3, 3, rollout_logprobs=[], mu_valid=None, state_kind=None, group_reward_std=None
+    )
+    facts = gate.step_facts(empty, own=False)
+    assert gate.reasons(Objective.PPO, facts) == (Reason.NO_ACTION_TOKENS,)
+
+
 def test_refuse_off_policy_names_columns_shares_and_the_way_out():
     counts = Counter({Reason.LOGPROBS_MISSING: 3, Reason.STATE_UNKNOWN: 4})
     with pytest.raises(GateError) as caught:

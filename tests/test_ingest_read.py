@@ -100,6 +100,12 @@ def test_find_missing_is_an_error_that_names_it(tmp_path):
         read.find([str(tmp_path / "nowhere.jsonl")])
 
 
+def test_find_glob_of_folders_only_is_an_error(tmp_path):
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(NotFoundError, match="names folders only"):
+        read.find([str(tmp_path / "*")])
+
+
 def test_find_folder_without_logs_is_an_error(tmp_path):
     with pytest.raises(NotFoundError, match="holds no log"):
         read.find([str(tmp_path)])

@@ -8,7 +8,7 @@ import pytest
 from conftest import assistant, pair, shared, system, tau, tool, user, write_lines
 
 from clawcli.curate.run import CurateConfig, curate
-from clawcli.errors import DataError, LogFormatError, UsageError
+from clawcli.errors import DataError, LogFormatError, StoreError, UsageError
 from clawcli.ingest.run import FATES, IngestConfig, ingest
 from clawcli.store import location, query, table
 
@@ -259,11 +259,104 @@ def test_ingest_new_source_is_appended_as_a_version(tmp_path):
 def test_ingest_same_call_in_two_sources_is_stored_once(tmp_path):
     record = pair([user("u")], assistant("a"), uid="1")
     one = write_lines(tmp_path / "a.jsonl", [record])
-    two = write_lines(tmp_path / "b.jsonl", [record])
+    other = pair([user("v")], assistant("b"), uid="2")
+    two = write_lines(tmp_path / "b.jsonl", [record, other])
     run(tmp_path / "d", one)
     report = run(tmp_path / "d", two)
-    assert report.records_by_fate["duplicate"] == 1
-    assert report.steps_total == 1
+    assert (report.records_by_fate["used"], report.records_by_fate["duplicate"]) == (1, 1)
+    assert report.steps_total == 2
+
+
+def test_ingest_the_same_bytes_under_another_name_add_nothing(tmp_path):
+    transcript = {"messages": [user("u"), assistant("a")]}
+    one = write_lines(tmp_path / "a.jsonl", [transcript])
+    two = write_lines(tmp_path / "b.jsonl", [transcript])
+    report = run(tmp_path / "d", one, two)
+    assert (report.steps, report.files_unchanged) == (1, 1)
+
+
+def test_ingest_two_runs_at_once_store_each_step_once(tmp_path):
+    records = [pair([user(str(i))], assistant("a"), uid=str(i)) for i in range(50)]
+    path = write_lines(tmp_path / "a.jsonl", records)
+    code = "from clawcli.cli.app import main; main()"
+    command = [sys.executable, "-c", code, "ingest", str(path), "-o", str(tmp_path / "d"), "-q"]
+    processes = [subprocess.Popen(command) for _ in range(3)]
+    assert {process.wait(60) for process in processes} == {0}
+    assert len(rows(tmp_path / "d")) == 50
+
+
+def test_steps_that_stand_twice_are_refused(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    run(tmp_path / "d", path)
+    place = location.existing(str(tmp_path / "d"))
+    table.append(place.steps, table.read(place), info={})
+    with pytest.raises(StoreError, match="holds 1 steps more than once"):
+        query.load_steps(place)
+
+
+@pytest.mark.parametrize("name", ["with space", "naïve", "p%20q", "lat\udce9"])
+def test_ingest_odd_names_of_logs_work(tmp_path, name):
+    source = write_lines(tmp_path / f"{name}.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    run(tmp_path / "d", source)
+    (row,) = rows(tmp_path / "d")
+    assert row["source_path"].startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["with space", "naïve", "50%"])
+def test_ingest_odd_names_of_data_directories_work(tmp_path, name):
+    source = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    run(tmp_path / name, source)
+    curate(CurateConfig(input=str(tmp_path / name), output=f"{tmp_path / name} c", where="true"))
+    assert len(rows(f"{tmp_path / name} c")) == 1
+
+
+@pytest.mark.parametrize("name", ["p%20q", "c%41", "lat\udce9"])
+def test_ingest_names_that_the_table_format_misreads_are_refused(tmp_path, name):
+    source = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    with pytest.raises(UsageError, match="A data directory cannot be at"):
+        run(tmp_path / name, source)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_ingest_skips_what_claw_wrote_below_a_folder_of_logs(tmp_path):
+    write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    run(tmp_path / "data", tmp_path)
+    report = run(tmp_path / "data", tmp_path)
+    assert (report.files_unchanged, report.problems) == (1, ())
+
+
+def test_ingest_stream_without_a_byte_is_a_problem_and_not_empty(tmp_path):
+    path = tmp_path / "g.jsonl.gz"
+    path.write_bytes(b"\x1f\x8bgarbage")
+    with pytest.raises(DataError, match="breaks off"):
+        run(tmp_path / "d", path)
+
+
+def test_ingest_only_empty_files_leave_an_empty_table(tmp_path):
+    (tmp_path / "a.jsonl").touch()
+    assert run(tmp_path / "d", tmp_path / "a.jsonl").warnings_by_code == {"empty_source": 1}
+    assert rows(tmp_path / "d") == []
+
+
+def test_ingest_number_beyond_64_bits_rejects_the_record_and_no_other(tmp_path):
+    good, bad = (pair([user(u)], assistant("a"), uid=u) for u in "12")
+    bad["request"]["messages"][0]["content"] = 10**30
+    report = run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [good, bad]))
+    assert (report.records_by_fate["used"], report.rejects) == (1, 1)
+
+
+def test_ingest_damaged_lines_at_the_head_do_not_hide_the_format(tmp_path):
+    good = json.dumps(pair([user("u")], assistant("a"), uid="1"))
+    (tmp_path / "a.jsonl").write_text("garbage\n" * 30 + good + "\n")
+    report = run(tmp_path / "d", tmp_path / "a.jsonl")
+    assert (report.steps, report.rejects) == (1, 30)
+
+
+def test_ingest_empty_log_directory_is_no_table_yet(tmp_path):
+    (tmp_path / "d" / "steps" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "d" / "rejects" / "_delta_log").mkdir(parents=True)
+    path = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    assert run(tmp_path / "d", path).steps_total == 1
 
 
 def test_ingest_empty_file_gives_no_record_and_a_warning(tmp_path):

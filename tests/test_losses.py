@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from train_data import Bigram
 
 from clawcli.train import losses
 from clawcli.train.forward import Span, action_logprobs
@@ -20,19 +20,6 @@ EXACT = {"rtol": 0.0, "atol": 1e-9}
 
 def doubles(*values: float, grad: bool = False) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, requires_grad=grad)
-
-
-class Bigram(nn.Module):
-    """A language model that is a table: logits of the next token by the current one."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, probabilities: list[list[float]]) -> None:
-        super().__init__()
-        self.logits_VV = torch.tensor(probabilities, dtype=torch.float64).log()
-
-    def forward(self, input_ids: Tensor, use_cache: bool, logits_to_keep: Tensor) -> object:
-        return SimpleNamespace(logits=self.logits_VV[input_ids][:, logits_to_keep])
 
 
 def test_action_logprobs_of_known_rows_reads_each_token_from_the_one_before():

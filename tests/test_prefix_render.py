@@ -213,6 +213,23 @@ def test_step_tools_without_a_place_in_the_template_are_excluded(custom):
     assert found is Reason.TEMPLATE_DROPS_TOOLS
 
 
+@pytest.mark.parametrize("tools", [["a"], [TOOL, 1], "abc", {"name": "f"}, 3])
+def test_step_tools_that_are_no_list_of_objects_are_excluded(shipped, tools):
+    assert reason(shipped, [ask("a")], say("b"), tools=tools) is Reason.TOOLS_NOT_OBJECTS
+
+
+def test_step_tools_that_nest_too_deeply_are_excluded(shipped):
+    tool = {}
+    for _ in range(10_000):
+        tool = {"a": tool}
+    assert reason(shipped, [ask("a")], say("b"), tools=[tool]) is Reason.TOOLS_NOT_OBJECTS
+
+
+@pytest.mark.parametrize("tool", [{"function": {"name": 3}}, {"name": ["f"]}, {"function": "f"}])
+def test_step_tool_whose_name_is_no_text_is_rendered_as_it_is(shipped, tool):
+    assert render(shipped, [ask("a")], say("b"), tools=[tool]).action == "b"
+
+
 def test_step_calls_without_a_place_in_the_template_are_excluded(custom):
     found = reason(custom(), [ask("a")], say("b", tool_calls=[call("{}")]))
     assert found is Reason.TEMPLATE_DROPS_CALLS
@@ -246,7 +263,35 @@ def test_step_mapping_template_prints_the_values_of_logged_arguments(custom):
     assert json.loads(step.action.removeprefix("look_up ")) == json.loads(arguments)
 
 
-@pytest.mark.parametrize("arguments", ['{"a": 1', "[1]", "plain", '{"a": 1, "a": 2}'])
+def test_step_half_a_surrogate_pair_in_arguments_is_excluded(custom):
+    printing = (
+        TEXT + "{% for c in message.tool_calls or [] %}{{ c.function.name }}"
+        "{% for k, v in c.function.arguments.items() %}{{ k + v }}{% endfor %}{% endfor %}"
+    )
+    found = reason(custom(printing), [ask("a")], say("", tool_calls=[call('{"a": "\\ud800"}')]))
+    assert found is Reason.NOT_UNICODE
+
+
+def test_step_arguments_as_deep_as_json_goes_are_found_whole(custom):
+    def outcome(depth):
+        arguments = '{"a":' * depth + '"leaf"' + "}" * depth
+        try:
+            render(custom(DUMPING), [ask("a")], say("", tool_calls=[call(arguments)]))
+        except Excluded as error:
+            return error.reason
+        return None
+
+    outcomes = [outcome(depth) for depth in range(100, 1_200, 50)]
+    assert outcomes[0] is None
+    # the template's tojson gives up at some depth, json itself at another; nothing else may
+    given_up = {Reason.TEMPLATE_RAISES, Reason.ARGUMENTS_NOT_RENDERABLE}
+    assert set(outcomes[1:]) <= {None, *given_up}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a": 1', "[1]", "plain", '{"a": 1, "a": 2}', '{"a":' * 9_999 + "1" + "}" * 9_999],
+)
 def test_step_arguments_that_are_no_mapping_are_excluded(custom, arguments):
     found = reason(custom(DUMPING), [ask("a")], say("", tool_calls=[call(arguments)]))
     assert found is Reason.ARGUMENTS_NOT_RENDERABLE

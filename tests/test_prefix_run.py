@@ -10,7 +10,7 @@ from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import DataError, NotFoundError, OutputExistsError
 from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.prefix.run import MergeConfig, merge_prefixes
-from clawcli.store import tokenizers, trees
+from clawcli.store import artefact, tokenizers, trees
 
 AIRLINE = ("tau-bench", "gpt-4o-airline.json")
 
@@ -82,7 +82,7 @@ def test_merge_rows_rebuild_with_hash_and_span(data, tmp_path):
         row = tree.forest.row(path["end_node_id"])
         assert trees.row_hash(row) == path["row_hash"]
         assert path["response_end"] == path["row_tokens"] == len(row)
-        assert row[-1] == tree.manifest["eos_token_id"]
+        assert row[-1] == tree.manifest.eos_token_id
 
 
 def test_merge_context_has_a_path_only_inside_a_trained_row(data, tmp_path):
@@ -118,7 +118,7 @@ def test_merge_excluded_steps_are_counted_with_examples(data, tmp_path):
     report = merge(tmp_path / "calls", tmp_path / "tree")
     assert report.steps_excluded_by_reason == {"media": 1, "special_token_in_text": 1}
     assert report.steps_in == report.steps + 2
-    examples = trees.read(tmp_path / "tree").manifest["excluded_examples"]
+    examples = artefact.read_manifest(tmp_path / "tree")["excluded_examples"]
     assert list(examples["special_token_in_text"].values()) == ["<|im_end|>"]
 
 
@@ -159,7 +159,7 @@ def test_merge_twice_writes_the_same_bytes(data, tmp_path):
 
 def test_merge_manifest_names_vocabulary_template_version_and_proof(data, tmp_path):
     merge(data, tmp_path / "tree", template_kwargs={"unused": 1})
-    manifest = trees.read(tmp_path / "tree").manifest
+    manifest = artefact.read_manifest(tmp_path / "tree")
     assert manifest["template_kwargs"] == {"unused": 1}
     assert manifest["counts"]["prompts_proved"] == 6
     assert manifest["inputs"] == [{"path": str(data), "kind": "data", "version": 0}]

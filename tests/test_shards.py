@@ -1,16 +1,29 @@
+import json
+import os
+import re
+import shutil
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import assistant, system, tau, tool, user
 
+from clawcli import config
 from clawcli.curate.run import CurateConfig, curate
-from clawcli.errors import DataError, NotFoundError, OutputExistsError, UsageError
+from clawcli.errors import (
+    ConfigError,
+    DataError,
+    NotFoundError,
+    OutputExistsError,
+    UsageError,
+    VerifyError,
+)
 from clawcli.export.shards import ExportShardsConfig, export_shards
 from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.prefix.run import MergeConfig, merge_prefixes
-from clawcli.store import shards, tokenizers, trees
+from clawcli.store import artefact, shards, tokenizers, trees
 
 LAYOUTS = ("tree", "chain", "none")
 
@@ -119,12 +132,12 @@ def test_export_plan_covers_rows_in_order_by_updates_and_phases(place, tmp_path)
     opened = shards.open_shards(tmp_path / "s")
     rows = list(opened.rows())
     assert [row.row_id for row in rows] == list(range(report.rows))
-    plan = opened.manifest["plan"]
-    assert sum(plan["rows_per_update"]) == report.rows
-    assert len(plan["rows_per_update"]) == opened.num_updates == report.updates > 2
+    plan = opened.manifest.plan
+    assert sum(plan.rows_per_update) == report.rows
+    assert len(plan.rows_per_update) == opened.num_updates == report.updates > 2
     assert opened.num_phases == report.phases == -(-report.updates // 2)
-    assert plan["phase_of_update"] == [u // 2 for u in range(report.updates)]
-    for update, count in enumerate(plan["rows_per_update"]):
+    assert plan.phase_of_update == [u // 2 for u in range(report.updates)]
+    for update, count in enumerate(plan.rows_per_update):
         mine = [row for row in rows if row.update == update]
         assert len(mine) == count
         assert {row.phase for row in mine} == {update // 2}
@@ -155,7 +168,7 @@ def test_export_steps_that_are_too_long_are_left_out_and_named(place, tmp_path):
     assert report.left_out == dict.fromkeys(long, "too_long")
     opened = shards.open_shards(tmp_path / "s")
     assert not long & set(steps_of(opened))
-    assert opened.manifest["left_out"] == report.left_out
+    assert artefact.read_manifest(opened.path)["left_out"] == report.left_out
     # the step before one that is left out has no next step here
     assert all(
         step["next_row"] is None
@@ -187,12 +200,81 @@ def test_export_dry_run_reports_the_same_and_writes_nothing(place, tmp_path):
     assert dry == export(place / "tree", tmp_path / "s")
 
 
+@pytest.mark.parametrize("value", [0, -1, 2**31, 10**30])
 @pytest.mark.parametrize(
     "name", ["max_tokens_per_row", "max_step_tokens", "tokens_per_update", "updates_per_phase"]
 )
-def test_export_size_below_one_is_a_usage_error(place, tmp_path, name):
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is 0"):
-        export(place / "tree", tmp_path / "s", **{name: 0})
+def test_export_size_out_of_range_is_a_config_error(name, value):
+    with pytest.raises(ConfigError, match=re.escape(str(value))):
+        config.resolve(ExportShardsConfig, {"input": "t", "output": "s"}, sets=[f"{name}={value}"])
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**19, 10**30])
+def test_export_seed_out_of_range_is_a_config_error(seed):
+    with pytest.raises(ConfigError, match=re.escape(str(seed))):
+        config.resolve(ExportShardsConfig, {"input": "t", "output": "s", "seed": seed})
+
+
+def test_export_largest_sizes_and_seed_work(place, tmp_path):
+    most = 2**31 - 1
+    report = export(
+        place / "tree",
+        tmp_path / "s",
+        seed=2**63 - 1,
+        max_tokens_per_row=most,
+        max_step_tokens=most,
+        tokens_per_update=most,
+        updates_per_phase=most,
+    )
+    assert (report.rows, report.phases) == (1, 1)
+    assert len(list(shards.open_shards(tmp_path / "s").rows())) == 1
+
+
+@pytest.mark.parametrize("output", ["tree", "tree/s", "."])
+def test_export_output_that_touches_the_tree_is_refused(place, output):
+    before = artefact.verify_files(place / "tree")
+    with pytest.raises(UsageError, match="the input"):
+        export(place / "tree", place / output, force=True)
+    assert artefact.verify_files(place / "tree") == before
+
+
+@pytest.mark.parametrize("kind", ["run", "tree"])
+def test_export_force_keeps_what_another_verb_made(place, tmp_path, kind):
+    with artefact.create(tmp_path / "r", kind=kind, force=False, config={}, inputs=[]) as draft:
+        (draft.path / "weights").write_text("months")
+    with pytest.raises(OutputExistsError, match="was not written by this verb"):
+        export(place / "tree", tmp_path / "r", force=True)
+    assert (tmp_path / "r" / "weights").read_text() == "months"
+
+
+def test_merge_output_that_touches_the_data_is_refused(place):
+    with pytest.raises(UsageError, match="lies inside the input"):
+        merge(place / "data", place / "data" / "tree")
+
+
+def test_export_from_data_says_what_it_is(place, tmp_path):
+    with pytest.raises(DataError, match=r"is a data directory\. Add --as sft"):
+        export(place / "data", tmp_path / "s")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("file", ["tokenizer.json", trees.NODES_FILE, trees.PATHS_FILE])
+def test_export_of_a_damaged_tree_is_refused_also_dry(place, tmp_path, file, dry_run):
+    shutil.copytree(place / "tree", tmp_path / "tree")
+    os.truncate(tmp_path / "tree" / file, 100)
+    with pytest.raises(VerifyError, match="has 100 bytes"):
+        export(tmp_path / "tree", tmp_path / "s", dry_run=dry_run)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_export_of_a_tree_without_tokenizer_is_refused_also_dry(place, tmp_path, dry_run):
+    shutil.copytree(place / "tree", tmp_path / "tree")
+    (tmp_path / "tree" / "tokenizer.json").unlink()
+    manifest = artefact.read_manifest(tmp_path / "tree")
+    manifest["files"] = [f for f in manifest["files"] if f["path"] != "tokenizer.json"]
+    (tmp_path / "tree" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(VerifyError, match=r"holds no tokenizer\.json"):
+        export(tmp_path / "tree", tmp_path / "s", dry_run=dry_run)
 
 
 def test_export_existing_output_and_missing_tree_are_refused(place, tmp_path):
@@ -209,22 +291,78 @@ def test_manifest_tells_a_reader_all_it_needs(place, tmp_path):
     report = export(place / "tree", tmp_path / "s")
     manifest = shards.open_shards(tmp_path / "s").manifest
     tree = trees.read(place / "tree").manifest
-    assert manifest["vocab_hash"] == tree["vocab_hash"]
-    assert manifest["eos_token_id"] == 2
-    assert manifest["merge"] == "tree"
-    assert (manifest["rows"], manifest["steps"], manifest["tokens"]) == (
+    assert manifest.vocab_hash == tree.vocab_hash
+    assert manifest.eos_token_id == 2
+    assert artefact.read_manifest(tmp_path / "s")["merge"] == "tree"
+    assert (manifest.rows, manifest.steps, manifest.tokens) == (
         report.rows,
         report.steps,
         report.tokens,
     )
-    file = tmp_path / "s" / manifest["tokenizer_file"]
-    assert tokenizers.load(str(file)).vocab_hash == manifest["vocab_hash"]
+    file = tmp_path / "s" / manifest.tokenizer_file
+    assert tokenizers.load(str(file)).vocab_hash == manifest.vocab_hash
 
 
-def test_open_shards_missing_file_is_not_found(place, tmp_path):
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (Path.unlink, "is missing"),
+        (lambda file: os.truncate(file, 0), "has 0 bytes"),
+        (lambda file: os.truncate(file, file.stat().st_size - 1), "bytes, not"),
+        (flip, "has other content"),
+    ],
+)
+@pytest.mark.parametrize("file", [shards.phase_file(0), "tokenizer.json"])
+def test_open_shards_damaged_file_is_a_verify_error(place, tmp_path, file, damage, problem):
     export(place / "tree", tmp_path / "s")
-    (tmp_path / "s" / shards.phase_file(0)).unlink()
-    with pytest.raises(NotFoundError, match=r"phase-00000\.parquet is missing"):
+    damage(tmp_path / "s" / file)
+    with pytest.raises(VerifyError, match=f"{Path(file).name} {problem}|{problem}"):
+        shards.open_shards(tmp_path / "s")
+
+
+@pytest.mark.parametrize("key", ["rows", "steps", "num_phases", "num_updates", "updates_per_phase"])
+@pytest.mark.parametrize("change", [lambda n: n - 1, lambda n: n + 1, lambda n: 99])
+def test_open_shards_edited_count_is_a_verify_error(place, tmp_path, key, change):
+    options = {"max_tokens_per_row": 1, "tokens_per_update": 1, "updates_per_phase": 2}
+    export(place / "tree", tmp_path / "s", merge="none", **options)
+    manifest = artefact.read_manifest(tmp_path / "s")
+    manifest[key] = change(manifest[key])
+    (tmp_path / "s" / "manifest.json").write_text(json.dumps(manifest))
+    problem = {"steps": "hold 13 steps", "updates_per_phase": "updates each|int. >= 1"}.get(
+        key, key
+    )
+    with pytest.raises(VerifyError, match=problem):
+        shards.open_shards(tmp_path / "s")
+
+
+def test_open_shards_plan_that_cuts_elsewhere_is_a_verify_error(place, tmp_path):
+    options = {"max_tokens_per_row": 1, "tokens_per_update": 350}
+    export(place / "tree", tmp_path / "s", merge="none", **options)
+    manifest = artefact.read_manifest(tmp_path / "s")
+    plan = manifest["plan"]["rows_per_update"]
+    assert len(set(plan)) > 1
+    plan.insert(0, plan.pop(next(i for i, n in enumerate(plan) if n != plan[0])))
+    (tmp_path / "s" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(VerifyError, match="are not those of the plan"):
+        shards.open_shards(tmp_path / "s")
+
+
+def test_open_shards_file_with_other_columns_is_a_verify_error(place, tmp_path):
+    export(place / "tree", tmp_path / "s")
+    file = tmp_path / "s" / shards.phase_file(0)
+    pq.write_table(pq.read_table(file).drop_columns("token_ids"), file)
+    manifest = artefact.read_manifest(tmp_path / "s")
+    for entry in manifest["files"]:
+        if entry["path"] == shards.phase_file(0):
+            entry.update(bytes=file.stat().st_size, blake2b=artefact.file_hash(file))
+    (tmp_path / "s" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(VerifyError, match="has other columns"):
         shards.open_shards(tmp_path / "s")
 
 

@@ -15,22 +15,35 @@ import torch
 from torch import Tensor, nn
 from train_data import make_step
 from transformers import (
+    FalconConfig,
+    FalconForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     LlamaForCausalLM,
+    MiniMaxConfig,
+    MiniMaxForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.models.granite import modeling_granite
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen3 import modeling_qwen3
 
+from clawcli.errors import DataError
 from clawcli.gate import Objective
 from clawcli.store.shards import PackedRow
+from clawcli.train.attention import forest_attention, plan_forest
 from clawcli.train.config import TrainConfig
 from clawcli.train.forward import Span, action_logprobs
 from clawcli.train.loop import Frozen, row_loss, update_scales
@@ -50,6 +63,7 @@ def norm_without_cast(self: nn.Module, states: Tensor) -> Tensor:
 @pytest.fixture(autouse=True)
 def _float64_norms(monkeypatch):
     for norm in (
+        modeling_granite.GraniteRMSNorm,
         modeling_llama.LlamaRMSNorm,
         modeling_mistral.MistralRMSNorm,
         modeling_qwen3.Qwen3RMSNorm,
@@ -335,6 +349,30 @@ def test_a_sliding_window_changes_the_logprobs_of_merged_rows():
     assert float((wide - narrow).abs().max()) > 1e-2
 
 
+@pytest.mark.parametrize("scale", [0.1, 1.0])
+def test_gradients_with_a_scale_of_the_model_equal_those_of_separate_rows(scale):
+    torch.manual_seed(0)
+    # 1 / sqrt(head_dim), which attention takes where it is told nothing, would be 0.35
+    config = small(GraniteConfig, attention_multiplier=scale, bos_token_id=None, eos_token_id=None)
+    model = sharpened(GraniteForCausalLM(config))
+    assert tree_obstacle(model) is None
+    for case in ("depth_four", "star"):
+        expected = gradients(model, objective_loss(model, *as_separate(CASES[case]), "sft"))
+        found = gradients(model, objective_loss(model, *as_tree(CASES[case]), "sft"))
+        assert distance(found, expected) <= EXACT
+
+
+@pytest.mark.parametrize("term", ["softcap", "s_aux", "position_bias", "indexer_mask"])
+def test_forest_attention_with_a_term_that_it_does_not_know_is_refused(term):
+    forest, _ = as_tree(CASES["star"])
+    states = torch.zeros(1, 1, len(forest.token_ids), 4)
+    plan = plan_forest(forest)
+    forest_attention(nn.Identity(), *[states] * 3, None, forest_plan=plan, **{term: None})
+    with pytest.raises(DataError, match=f"a term \\({term}\\)") as caught:
+        forest_attention(nn.Identity(), *[states] * 3, None, forest_plan=plan, **{term: 1.0})
+    assert caught.value.hint == "Export the shards with --merge chain."
+
+
 class Deaf(LlamaForCausalLM):
     """A model whose layers never hear of the attention that was asked for."""
 
@@ -361,6 +399,11 @@ def test_action_that_begins_a_row_is_refused():
         action_logprobs(llama(), separate([np.array([1, 2])]), [Span(0, 0, 2)])
 
 
+def mixture(model_class: type, config_class: type, **fields: object) -> nn.Module:
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    return model_class(small(config_class, num_local_experts=2, **ends, **fields))
+
+
 @pytest.mark.parametrize(
     ("model", "why"),
     [
@@ -378,6 +421,23 @@ def test_action_that_begins_a_row_is_refused():
                 )
             ),
             "depends on the longest sequence",
+        ),
+        (lambda: mixture(GptOssForCausalLM, GptOssConfig), "has sinks"),
+        (lambda: mixture(Llama4ForCausalLM, Llama4TextConfig), "type chunked_attention"),
+        (
+            lambda: mixture(
+                Llama4ForCausalLM, Llama4TextConfig, layer_types=["full_attention"] * 2
+            ),
+            "works in chunks",
+        ),
+        (lambda: mixture(MiniMaxForCausalLM, MiniMaxConfig), "type linear_attention"),
+        (
+            lambda: FalconForCausalLM(
+                FalconConfig(
+                    vocab_size=VOCAB, hidden_size=32, num_hidden_layers=1, num_attention_heads=4
+                )
+            ),
+            "does not go through the attention registry",
         ),
     ],
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from train_data import forest, guessing_rows, make_step, rewarded_probability
+from train_data import Bigram, forest, guessing_rows, make_step, rewarded_probability
 
 from clawcli.errors import TrainingError
 from clawcli.gate import Objective
@@ -216,6 +217,147 @@ def test_gradient_norm_is_logged_before_clipping_and_clipped_unless_off(limit, c
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item()
     assert done.metrics["train/grad_norm"] > 0.1
     assert norm == pytest.approx(limit if clipped else done.metrics["train/grad_norm"], rel=1e-4)
+
+
+def bigram_and_row() -> tuple[Bigram, TrainRow, loop.Frozen]:
+    """Two tokens of one step with advantage 0.5, at which every policy says something else.
+
+    current 0.22 and 0.3, old 0.2 and 0.4, behaviour 0.16 and 0.5, ref 0.11 and 0.3: the ratios
+    are 1.1 and 0.75, the weights old / behaviour 1.25 and 0.8.
+    """
+    model = Bigram([[0.38, 0.22, 0.4], [0.5, 0.2, 0.3], [0.3, 0.3, 0.4]])
+    step = make_step(0, 1, 3, rollout_logprobs=np.log([0.16, 0.5]).tolist())
+    row = train_row(PackedRow(0, 0, 0, forest((-1, [0, 1, 2])), [step]), Objective.PPO)
+    old, ref = (torch.tensor(p, dtype=torch.float64).log() for p in ([0.2, 0.4], [0.11, 0.3]))
+    return model, row, loop.Frozen(old, ref)
+
+
+# ratio x (exp(-d) - 1 + d) of the first token, with d = log(0.22 / 0.11); the second has d = 0
+KL = 1.1 * (0.5 - 1.0 + math.log(2.0))
+
+
+def test_ppo_loss_of_a_row_weighs_surrogate_and_kl_by_old_over_behaviour():
+    model, row, frozen = bigram_and_row()
+    loss = loop.row_loss(model, row, np.array([0.5, 0.5]), frozen, make_config())
+    first = 1.25 * (-0.5 * 1.1 + 0.1 * KL)
+    second = 0.8 * (-0.5 * 0.75)
+    assert loss.item() == pytest.approx((first + second) / 2, abs=1e-12)
+
+
+def test_ppo_metrics_of_a_row_have_their_closed_form():
+    model, row, frozen = bigram_and_row()
+    optimizer = loop.make_optimizer(model, BRISK)
+    config = make_config(ppo=PpoConfig(importance_cap=1.0, kl_coef=0.0))
+    done = loop.run_update(model, optimizer, [row], {0: frozen}, config)
+    expected = {
+        "train/loss": (-0.5 * 1.1 + 0.8 * -0.5 * 0.75) / 2,
+        "train/logprob_mean_nats": math.log(0.22 * 0.3) / 2,
+        "train/kl_ref_nats_per_token": KL / 2,
+        "train/clip_frac": 0.0,
+        "train/ratio_max_deviation": 0.25,
+        "train/importance_weight_mean": 0.9,
+        "train/importance_truncated_frac": 0.5,
+        "train/advantage_mean": 0.5,
+        "train/advantage_abs_mean": 0.5,
+        "data/rows": 1,
+        "data/steps": 1,
+        "data/trajectories": 1,
+        "data/tokens": 3,
+        "data/action_tokens": 2,
+    }
+    rest = {"train/grad_norm", "train/learning_rate", "perf/update_s", "perf/tokens_per_s"}
+    assert set(done.metrics) == set(expected) | rest
+    for name, value in expected.items():
+        assert done.metrics[name] == pytest.approx(value, abs=1e-12), name
+    assert done.logprob_means == {
+        row.step_uids[0]: pytest.approx(math.log(0.22 * 0.3) / 2, abs=1e-12)
+    }
+
+
+def test_sft_logprob_means_are_means_over_the_tokens_of_each_step():
+    model = tiny_model(64, dtype=torch.float64)
+    rows = [train_row(each, Objective.SFT) for each in two_step_rows(False)]
+    expected = {}
+    for step in two_step_rows(False)[0].steps:
+        start, end = step["response_start"], step["response_end"]
+        token_ids = torch.from_numpy(rows[0].forest.row(step["segment"])).long()
+        with torch.no_grad():
+            logprobs_TV = torch.log_softmax(model(token_ids[None]).logits[0], -1)
+        own_N = logprobs_TV[start - 1 : end - 1].gather(1, token_ids[start:end, None])
+        expected[step["step_uid"]] = own_N.mean().item()
+    config = make_config("sft")
+    optimizer = loop.make_optimizer(model, config.optim)
+    found = loop.run_update(model, optimizer, rows, {}, config).logprob_means
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_temperature_of_a_step_counts_in_the_frozen_and_in_the_current_log_probs():
+    model = tiny_model(64, dtype=torch.float64)
+    (packed,) = two_step_rows(False)
+    cold = replace(packed, steps=[step | {"temperature": 0.7} for step in packed.steps])
+    rows, frozen = rows_and_frozen(model, [cold])
+    with torch.no_grad():
+        logits_V = model(torch.tensor([[7]])).logits[0, -1]
+    expected = torch.log_softmax(logits_V / 0.7, -1)[8].item()
+    assert frozen[0].old_logprobs_N[0].item() == pytest.approx(expected, abs=1e-12)
+    assert torch.log_softmax(logits_V, -1)[8].item() != pytest.approx(expected, abs=1e-3)
+    config = make_config()
+    optimizer = loop.make_optimizer(model, config.optim)
+    done = loop.run_update(model, optimizer, rows, frozen, config)
+    assert done.metrics["train/ratio_max_deviation"] <= 1e-12
+    mean = frozen[0].old_logprobs_N.mean().item()
+    assert done.metrics["train/logprob_mean_nats"] == pytest.approx(mean, abs=1e-12)
+
+
+def test_update_steps_with_the_scheduled_learning_rate_and_logs_it():
+    model = tiny_model(64, dtype=torch.float64)
+    rows = [replace(train_row(each, Objective.SFT), update=1) for each in two_step_rows(False)]
+    optim = OptimConfig(learning_rate=0.8, warmup_updates=4, max_grad_norm=0.0)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    # plain descent shows the rate that it was given
+    optimizer = torch.optim.SGD(model.parameters(), lr=100.0)
+    done = loop.run_update(model, optimizer, rows, {}, make_config("sft", optim=optim))
+    assert done.metrics["train/learning_rate"] == 0.4
+    for old, parameter in zip(before, model.parameters(), strict=True):
+        torch.testing.assert_close(parameter, old - 0.4 * parameter.grad, rtol=0, atol=1e-14)
+
+
+def test_updates_follow_the_equations_of_adamw_with_every_knob():
+    model = tiny_model(64, dtype=torch.float64)
+    row = train_row(two_step_rows(False)[0], Objective.SFT)
+    optim = OptimConfig(
+        learning_rate=0.02,
+        warmup_updates=0,
+        weight_decay=0.3,
+        beta1=0.6,
+        beta2=0.8,
+        epsilon=1e-3,
+        max_grad_norm=0.0,
+    )
+    optimizer = loop.make_optimizer(model, optim)
+    expected = model.model.norm.weight.detach().clone()
+    mean, square = torch.zeros_like(expected), torch.zeros_like(expected)
+    for update in (1, 2, 3):
+        loop.run_update(model, optimizer, [row], {}, make_config("sft", optim=optim))
+        gradient = model.model.norm.weight.grad
+        mean = 0.6 * mean + 0.4 * gradient
+        square = 0.8 * square + 0.2 * gradient**2
+        scale = (square / (1 - 0.8**update)).sqrt() + 1e-3
+        expected = expected * (1 - 0.02 * 0.3) - 0.02 * mean / (1 - 0.6**update) / scale
+        torch.testing.assert_close(model.model.norm.weight, expected, rtol=0, atol=1e-12)
+
+
+def test_update_with_a_finite_loss_and_an_infinite_gradient_is_refused():
+    model = tiny_model(64)
+    rows = [train_row(each, Objective.SFT) for each in two_step_rows(True)]
+    # 1e30 fits into float32, its square in the norm does not
+    rows = [replace(row, weights_S=np.array([1e30])) for row in rows]
+    config = make_config("sft", optim=BRISK)
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    with pytest.raises(TrainingError, match=r"loss \d\S*e\+\d+, gradient norm inf"):
+        loop.run_update(model, loop.make_optimizer(model, config.optim), rows, {}, config)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name])
 
 
 def test_learning_rate_rises_over_the_warm_up_and_then_stays():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from train_data import forest, make_step
 
+from clawcli.errors import DataError
 from clawcli.gate import Objective
 from clawcli.store.shards import PackedRow
 from clawcli.train.rows import TrainRow, train_row
@@ -49,3 +50,14 @@ def test_train_row_for_sft_has_no_advantages():
     step = make_step(1, 4, 6)
     assert make_row(Objective.SFT, step).advantages_S.tolist() == [0.0]
     assert make_row(Objective.PPO, step).advantages_S.tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("segment", "start", "end"),
+    [(0, 0, 2), (0, 2, 5), (1, 5, 7), (1, 6, 4), (2, 1, 2), (-1, 1, 2)],
+    ids=["begins_the_row", "past_the_root", "past_the_leaf", "backwards", "no_segment", "negative"],
+)
+def test_train_row_of_an_action_off_its_path_names_row_and_step(segment, start, end):
+    step = make_step(segment, start, end, step_uid="odd", rollout_logprobs=None)
+    with pytest.raises(DataError, match=r"row 0, step odd: its action .* is not on the path"):
+        make_row(Objective.SFT, step)

@@ -15,7 +15,9 @@ from safetensors.torch import load_file
 from train_data import forest, guessing_rows, make_step, write_shards
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+from clawcli.config import resolve
 from clawcli.errors import (
+    ConfigError,
     DataError,
     GateError,
     NoSignalError,
@@ -27,8 +29,10 @@ from clawcli.errors import (
 from clawcli.gate import Objective
 from clawcli.store import artefact, tokenizers
 from clawcli.store.shards import PackedRow
-from clawcli.train.config import OptimConfig, TrainConfig
+from clawcli.train import loop
+from clawcli.train.config import OptimConfig, PpoConfig, TrainConfig
 from clawcli.train.model import quiet_transformers, tiny_model
+from clawcli.train.rows import train_row
 from clawcli.train.run import TrainReport, train
 
 BRISK = OptimConfig(learning_rate=1e-2, warmup_updates=0)
@@ -130,6 +134,19 @@ def test_train_ppo_saves_what_each_phase_held_fixed(tmp_path):
     assert first["token_offsets"][-1] == first["step_offsets"][-1] == len(steps)
 
 
+def test_train_ppo_scaled_by_std_divides_the_advantages(tmp_path):
+    rows = guessing_rows()
+    run(tmp_path, rows, ppo=PpoConfig(scale_by_std=True))
+    frozen = load_arrays(tmp_path / "run" / "phase_0000.safetensors")
+    expected = [
+        (step["trajectory_return"] - step["group_reward_mean"]) / (step["group_reward_std"] + 1e-6)
+        for row in rows
+        for step in row.steps
+    ]
+    np.testing.assert_allclose(frozen["advantages"], expected, rtol=1e-12)
+    assert np.abs(frozen["advantages"]).max() > 1.0  # a return is 0 or 1: no difference is
+
+
 @pytest.mark.parametrize("objective", ["sft", "ppo"])
 def test_train_writes_a_priority_for_each_trained_step(tmp_path, objective):
     rows = guessing_rows()
@@ -188,6 +205,28 @@ def test_train_leaves_a_checkpoint_that_reloads_and_trains_on(tmp_path):
         again = AutoModelForCausalLM.from_pretrained(tmp_path / "again" / "checkpoint")
     token_ids = torch.arange(20)[None]
     assert torch.equal(model(token_ids).logits, again(token_ids).logits)
+
+
+def test_train_writes_the_trained_weights_to_the_bit(tmp_path):
+    packed = guessing_rows()
+    run(tmp_path, packed, "sft")
+    # the same two updates once more, in memory
+    model = tiny_model(tokenizers.load("tiny").vocab_size)
+    config = make_config(tmp_path, "sft")
+    optimizer = loop.make_optimizer(model, config.optim)
+    rows = [train_row(each, Objective.SFT) for each in packed]
+    for _, members in loop.group_updates(rows):
+        loop.run_update(model, optimizer, members, {}, config)
+    weights = load_file(tmp_path / "run" / "checkpoint" / "model.safetensors")
+    trained = {name: p for name, p in model.named_parameters() if name in weights}
+    assert set(trained) == set(weights)
+    for name, parameter in trained.items():
+        assert weights[name].dtype == torch.float32
+        assert torch.equal(weights[name], parameter), name
+    with quiet_transformers():
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoint")
+    token_ids = torch.arange(20)[None]
+    assert torch.equal(loaded(token_ids).logits, model(token_ids).logits)
 
 
 @pytest.mark.parametrize("objective", ["sft", "ppo"])
@@ -252,6 +291,32 @@ def test_train_ppo_on_log_probs_of_another_model_is_refused_with_the_distance(tm
     with pytest.raises(GateError, match=r"differ by 0\.5 nats at the median") as caught:
         run(tmp_path, rows)
     assert "policy is not known to be the model's own in 128 of 128" in caught.value.message
+
+
+def half_by_another_model() -> list[PackedRow]:
+    """Rows in which every second step comes from another policy, with other log-probs."""
+    rows = guessing_rows()
+    for row in rows:
+        for step in row.steps[::2]:
+            step |= {"policy": "other", "rollout_logprobs": shifted(step)}
+    return rows
+
+
+@pytest.mark.parametrize("own_policy", [(), ("tiny",)])
+def test_train_ppo_on_own_and_foreign_steps_in_one_row_names_the_foreign_share(
+    tmp_path, own_policy
+):
+    with pytest.raises(GateError) as caught:
+        run(tmp_path, half_by_another_model(), own_policy=own_policy)
+    refused = "ppo: policy is not known to be the model's own in 64 of 128 steps (50.0%)."
+    assert refused in caught.value.message
+    report = train(make_config(tmp_path, own_policy=own_policy, allow_off_policy=True))
+    assert report.steps_off_policy_by_reason == {"policy_foreign": 64}
+
+
+def test_train_ppo_on_a_foreign_policy_named_as_own_takes_both(tmp_path):
+    report = run(tmp_path, half_by_another_model(), own_policy=("other",))
+    assert report.steps_off_policy_by_reason == {}
 
 
 @pytest.mark.parametrize(
@@ -333,6 +398,38 @@ def test_train_leaves_out_steps_without_tokens_and_counts_them(tmp_path):
     assert report.steps_trained == 128
 
 
+def with_an_empty_step(rows: list[PackedRow]) -> list[PackedRow]:
+    """Add a step without action tokens, by a policy and in a state that nobody knows."""
+    empty = make_step(
+        1,
+        12,
+        12,
+        step_uid="empty",
+        rollout_logprobs=[],
+        policy=None,
+        mu_valid=None,
+        state_kind=None,
+    )
+    rows[0].steps.append(empty)
+    return rows
+
+
+def test_train_ppo_leaves_out_a_step_without_tokens_whatever_its_columns_say(tmp_path):
+    report = run(tmp_path, with_an_empty_step(guessing_rows()))
+    assert report.steps_left_out_by_reason == {"no_action_tokens": 1}
+    assert report.steps_off_policy_by_reason == {}
+    assert report.steps_trained == 128
+
+
+def test_train_ppo_refusal_counts_shares_of_the_steps_that_would_be_trained(tmp_path):
+    with pytest.raises(GateError, match=r"own in 64 of 128 steps"):
+        run(tmp_path, with_an_empty_step(half_by_another_model()))
+    rows = edit_steps(guessing_rows(), state_kind=lambda _: None)
+    write_shards(tmp_path / "unknown", with_an_empty_step(rows))
+    with pytest.raises(GateError, match=r"supplied in 128 of 128 steps"):
+        train(make_config(tmp_path, shards=str(tmp_path / "unknown")))
+
+
 def test_train_on_log_probs_of_another_length_names_row_and_step(tmp_path):
     rows = edit_steps(guessing_rows(), rollout_logprobs=lambda _: [-1.0, -1.0])
     with pytest.raises(DataError, match=r"row 0, step step-0-0: rollout_logprobs has 2 values"):
@@ -390,3 +487,10 @@ def test_train_on_rows_longer_than_the_model_names_the_limit(tmp_path):
     long = [PackedRow(0, 0, 0, forest((-1, list(range(20)))), [make_step(0, 18, 20)])]
     with pytest.raises(DataError, match=r"has 20 tokens, but .* has 16 positions"):
         run(tmp_path, long, "sft", model=gpt2(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**20])
+def test_train_seed_out_of_range_is_a_config_error(seed):
+    flags = {"shards": "s", "output": "r", "model": "tiny", "objective": "sft", "seed": seed}
+    with pytest.raises(ConfigError, match=str(seed)):
+        resolve(TrainConfig, flags)

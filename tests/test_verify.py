@@ -10,9 +10,11 @@ from clawcli import tree
 from clawcli.errors import DataError, NotFoundError, VerifyError
 from clawcli.export.shards import ExportShardsConfig, export_shards
 from clawcli.ingest.run import IngestConfig, ingest
-from clawcli.manage.verify import VerifyConfig, check_shards, check_tree, verify
+from clawcli.manage.verify import VerifyConfig, check_tree, verify
 from clawcli.prefix.run import MergeConfig, merge_prefixes
 from clawcli.store import artefact, shards, trees
+
+MISSING = object()
 
 
 @pytest.fixture
@@ -30,7 +32,20 @@ def place(tmp_path):
             input=str(tmp_path / "tree"), output=str(tmp_path / "shards"), merge="none"
         )
     )
+    with artefact.create(tmp_path / "run", kind="run", force=False, config={}, inputs=[]) as draft:
+        (draft.path / "metrics.jsonl").write_text("{}\n")
+        draft.manifest |= {"objective": "sft", "phases": 1, "updates": 1, "vocab_hash": "0"}
     return tmp_path
+
+
+def edit(path, key, value):
+    """Change one key of a manifest, as a hand or a bad disk would."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    if value is MISSING:
+        del manifest[key]
+    else:
+        manifest[key] = value
+    (path / "manifest.json").write_text(json.dumps(manifest))
 
 
 def run(path):
@@ -148,9 +163,12 @@ def steps_changed(**changes):
         (steps_changed(response_end=lambda value: 10**6), "is not inside its"),
         (steps_changed(step_uid=lambda value: "same"), "step same stands 5 times"),
         (steps_changed(next_step=lambda value: 99), "its next step is not at"),
-        (set_column("steps", lambda value: value[:-1]), "the manifest says 5"),
-        (set_column("update", lambda value: value + 1), "the rows of the updates are not"),
-        (set_column("row_id", lambda value: value + 1), "not in its place"),
+        (set_column("steps", lambda value: value[:-1]), "hold 4 steps, the manifest says 5"),
+        (set_column("update", lambda value: value + 1), "are not those of the plan"),
+        (set_column("row_id", lambda value: value + 1), "are not those of the plan"),
+        (set_column("phase", lambda value: None), "are not those of the plan"),
+        (set_column("token_ids", lambda value: value[:-1]), "tokens is"),
+        (set_column("token_ids", lambda value: None), "a row with a null"),
     ],
 )
 def test_verify_shards_that_leave_the_plan_are_found(place, change, problem):
@@ -160,10 +178,64 @@ def test_verify_shards_that_leave_the_plan_are_found(place, change, problem):
     assert problem in str(found.value)
 
 
-def test_check_shards_plan_edited_by_hand_is_found(place):
-    opened = shards.open_shards(place / "shards")
-    opened.manifest["plan"]["rows_per_update"] = [1, 1]
-    assert check_shards(opened) == ["the rows of the updates are not those of the plan"]
+@pytest.mark.parametrize("name", ["tree", "shards", "run"])
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("files", [{}], r"missing required field `path`"),
+        ("files", None, r"Expected `array`, got `null`"),
+        ("files", [{"path": "x", "bytes": 1, "blake2b": None}], "Expected `str`"),
+        ("files", MISSING, "missing required field `files`"),
+        ("kind", MISSING, "missing required field `kind`"),
+        ("kind", 3, r"\$\.kind"),
+        ("kind", "data", "Invalid enum value 'data'"),
+        ("vocab_hash", MISSING, "missing required field `vocab_hash`"),
+        ("vocab_hash", ["x"], "Expected `str`"),
+    ],
+)
+def test_verify_edited_manifest_is_one_sentence(place, name, key, value, problem):
+    edit(place / name, key, value)
+    with pytest.raises(VerifyError, match=f"is not a manifest of claw.*{problem}"):
+        run(place / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "problem"),
+    [
+        ("tree", "counts", MISSING, "missing required field `counts`"),
+        ("tree", "counts", {"steps": 5}, "missing required field"),
+        ("tree", "eos_token_id", 10**6, "eos_token_id is 1000000, but the vocabulary"),
+        ("tree", "eos_token_id", -1, r"Expected `int` >= 0 - at `\$\.eos_token_id`"),
+        ("tree", "eos_token_id", 10**30, "eos_token_id"),
+        ("tree", "vocab_size", 7, "has vocab_size 1024, the manifest says 7"),
+        ("shards", "plan", MISSING, "missing required field `plan`"),
+        ("shards", "plan", {"rows_per_update": [0], "phase_of_update": [0]}, "Expected `int` >= 1"),
+        ("shards", "plan", {"rows_per_update": [1, 1], "phase_of_update": [0, 0]}, "2 updates"),
+        ("shards", "num_phases", 99, "num_phases is 99"),
+        ("shards", "updates_per_phase", 0, "Expected `int` >= 1"),
+        ("shards", "eos_token_id", 10**6, "eos_token_id is 1000000, but the vocabulary"),
+        ("shards", "tokenizer_file", "nope", "Invalid enum value 'nope'"),
+        ("shards", "tokens", 1, "the manifest says 1"),
+        ("shards", "vocab_hash", "0", "the manifest says 0"),
+        ("run", "updates", None, "Expected `int`, got `null`"),
+    ],
+)
+def test_verify_manifest_that_contradicts_the_files_is_found(place, name, key, value, problem):
+    edit(place / name, key, value)
+    with pytest.raises(VerifyError, match=problem):
+        run(place / name)
+
+
+@pytest.mark.parametrize("text", ["", "\xff", "null", "[" * 100_000, '{"kind": "tree"}'])
+def test_verify_manifest_that_is_no_manifest_is_one_sentence(place, text):
+    (place / "tree" / "manifest.json").write_text(text, encoding="latin-1")
+    with pytest.raises(VerifyError, match=r"is not JSON|is not a manifest"):
+        run(place / "tree")
+
+
+def test_verify_manifest_with_unknown_keys_passes(place):
+    edit(place / "tree", "added_later", {"x": 1})
+    assert run(place / "tree").kind == "tree"
 
 
 def test_verify_tokenizer_of_another_vocabulary_is_found(place):
@@ -178,15 +250,16 @@ def test_verify_tokenizer_of_another_vocabulary_is_found(place):
         run(place / "tree")
 
 
-def test_verify_run_compares_its_files(tmp_path):
-    with artefact.create(tmp_path / "run", kind="run", force=False, config={}, inputs=[]) as draft:
-        (draft.path / "metrics.jsonl").write_text("{}\n")
-    report = run(tmp_path / "run")
+def test_verify_run_compares_its_files(place):
+    report = run(place / "run")
     assert (report.kind, report.files, report.steps, report.tokens) == ("run", 1, None, None)
 
 
 def test_verify_what_is_no_artefact_is_refused(place):
     with pytest.raises(NotFoundError):
         run(place / "none")
-    with pytest.raises(DataError, match=r"has no manifest\.json"):
+    with pytest.raises(DataError, match="is a data directory"):
         run(place / "data")
+    (place / "empty").mkdir()
+    with pytest.raises(DataError, match=r"has no manifest\.json"):
+        run(place / "empty")

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from clawcli import schema
 from clawcli.store import artefact, shards, tokenizers
 from clawcli.store.shards import PackedRow
 from clawcli.train.model import tiny_model
 from clawcli.tree import Forest
+
+
+class Bigram(nn.Module):
+    """A language model that is a table: logits of the next token by the current one, float64."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, probabilities: list[list[float]]) -> None:
+        super().__init__()
+        self.logits_VV = nn.Parameter(torch.tensor(probabilities, dtype=torch.float64).log())
+
+    def forward(self, input_ids: Tensor, use_cache: bool, logits_to_keep: Tensor) -> object:
+        return SimpleNamespace(logits=self.logits_VV[input_ids][:, logits_to_keep])
 
 
 def make_step(segment: int, start: int, end: int, **fields: Any) -> dict[str, Any]:
@@ -60,14 +76,27 @@ def forest(*segments: tuple[int, list[int]]) -> Forest:
 def write_shards(path: Path, rows: list[PackedRow], **manifest: Any) -> Path:
     """Write a shards artefact with the tiny tokenizer."""
     tokenizer = tokenizers.load("tiny")
+    phase_of_update = dict(sorted({row.update: row.phase for row in rows}.items()))
+    rows_per_update = Counter(row.update for row in rows)
     with artefact.create(path, kind="shards", force=False, config={}, inputs=[]) as draft:
         for phase, members in groupby(rows, lambda row: row.phase):
             shards.write_phase(draft.path, phase, members)
         tokenizer.to_file(draft.path / "tokenizer.json")
         draft.manifest |= {
+            "tokenizer": "tiny",
             "vocab_hash": tokenizer.vocab_hash,
+            "vocab_size": tokenizer.vocab_size,
+            "template_hash": "",
             "num_phases": rows[-1].phase + 1,
             "num_updates": rows[-1].update + 1,
+            "updates_per_phase": list(phase_of_update.values()).count(0),
+            "rows": len(rows),
+            "steps": sum(len(row.steps) for row in rows),
+            "tokens": sum(len(row.forest.token_ids) for row in rows),
+            "plan": {
+                "rows_per_update": [rows_per_update[update] for update in phase_of_update],
+                "phase_of_update": list(phase_of_update.values()),
+            },
             "tokenizer_file": "tokenizer.json",
             "eos_token_id": 2,
         } | manifest

@@ -16,7 +16,7 @@ import typer
 
 import clawcli
 from clawcli.cli import console, curate, export, ingest, merge_prefixes, train, verify
-from clawcli.errors import ClawError, UsageError
+from clawcli.errors import ClawError, StoreError, UsageError
 
 app = typer.Typer(
     name="claw",
@@ -72,6 +72,13 @@ def run(arguments: Sequence[str]) -> int:
         return UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130
+    except OSError as error:
+        if _received:
+            return 128 + _received[0]
+        place = error.filename if isinstance(error.filename, str) else "A file or stream"
+        message = f"{place} cannot be used: {error.strerror or error}."
+        console.show_error(StoreError(message, "Check the path."), as_json=as_json)
+        return StoreError.exit_code
     except MemoryError:
         console.show_error(
             ClawError("Memory ran out.", "Use fewer steps at once."), as_json=as_json

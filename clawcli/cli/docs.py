@@ -5,6 +5,11 @@ A test compares the committed pages with what this makes, so they cannot lie.
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+import itertools
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,9 +31,68 @@ def pages() -> dict[str, str]:
 def cli_page() -> str:
     """Make the page of all verbs: their help as the terminal shows it."""
     parts = ["# The command line\n", "Generated from the code by `make docs`.\n"]
+    settings = {f"claw {verb}": kinds for verb, kinds in _configs().items()}
     for name, text in helps():
         parts.append(f"## {name}\n\n```text\n{text}\n```\n")
+        for kind in settings.get(name, ()):
+            parts.append(_settings_table(kind))
     return "\n".join(parts)
+
+
+def _configs() -> dict[str, list[type]]:
+    """Name the configuration classes of each verb."""
+    from clawcli.curate.run import CurateConfig
+    from clawcli.export.run import ExportRowsConfig
+    from clawcli.export.shards import ExportShardsConfig
+    from clawcli.ingest.run import IngestConfig
+    from clawcli.prefix.run import MergeConfig
+    from clawcli.train.config import TrainConfig
+
+    return {
+        "ingest": [IngestConfig],
+        "curate": [CurateConfig],
+        "merge-prefixes": [MergeConfig],
+        "export": [ExportRowsConfig, ExportShardsConfig],
+        "train": [TrainConfig],
+    }
+
+
+def _settings_table(kind: type) -> str:
+    """List what --set and --config FILE can set, from the configuration class itself."""
+    lines = [
+        f"Settings ({kind.__name__}; `--set key=value`, or the same keys in `--config FILE`):\n",
+        "| key | default | meaning |",
+        "|---|---|---|",
+    ]
+    return "\n".join([*lines, *_setting_rows(kind)]) + "\n"
+
+
+def _setting_rows(kind: type, prefix: str = "") -> Iterator[str]:
+    meanings = _attribute_docs(kind)
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if dataclasses.is_dataclass(field.default_factory):
+            yield from _setting_rows(field.default_factory, f"{prefix}{field.name}.")  # type: ignore[arg-type]
+            continue
+        if field.default is not dataclasses.MISSING:
+            default = f"`{json.dumps(field.default)}`"
+        elif field.default_factory is not dataclasses.MISSING:
+            default = f"`{json.dumps(field.default_factory())}`"
+        else:
+            default = "required"
+        meaning = meanings[field.name].replace("|", "\\|")
+        yield f"| `{prefix}{field.name}` | {default} | {meaning} |"
+
+
+def _attribute_docs(kind: type) -> dict[str, str]:
+    """Read the string below each field of a class."""
+    (tree,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for field, text in itertools.pairwise(tree.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(field.target, ast.Name)
+            found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
+    return found
 
 
 def helps() -> Iterator[tuple[str, str]]:

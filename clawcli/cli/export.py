@@ -121,7 +121,7 @@ def command(
         ExportRowsConfig,
         lambda settings: export_rows(settings, sys.stdout),
         _row_words,
-        flags={**shared, "kind": as_, "rows": rows},
+        flags={**shared, "as_": as_, "rows": rows},
         inputs=[input],
         manner=manner,
     )

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
+from msgspec import Meta
 
 from clawcli import schema
 from clawcli.config import to_dict
-from clawcli.errors import UsageError
 from clawcli.store import artefact, location, query, table
 
 
@@ -34,7 +35,7 @@ class CurateConfig:
     """Replace a data directory that is there."""
     dry_run: bool = False
     """Count, write nothing."""
-    where_timeout_s: float = 60.0
+    where_timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
     """Seconds after which the expression is stopped."""
 
 
@@ -65,9 +66,8 @@ def curate(config: CurateConfig) -> CurateReport:
         OutputExistsError: the output is there and force is off.
     """
     source = location.existing(config.input)
-    output = Path(config.output)
-    if output.resolve() == source.path.resolve():
-        raise UsageError("--output is the input itself.", "Name another directory.")
+    output = location.parse(config.output).path
+    artefact.check_apart(output, [source.path])
     artefact.check_free(output, force=config.force, ours=location.is_data)
     version = table.open_table(source.steps, source.version).version()
     steps = query.load_steps(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +11,7 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
+from clawcli.errors import UsageError
 from clawcli.export.rows import sft
 from clawcli.store import artefact, location, query
 
@@ -44,7 +46,7 @@ class ExportRowsConfig:
     """Data directory, also as data@version."""
     output: str
     """File of JSON lines; - is standard output."""
-    kind: RowKind = RowKind.SFT
+    as_: RowKind = RowKind.SFT
     """What the rows train."""
     rows: RowUnit = RowUnit.STEP
     """What one row holds."""
@@ -80,20 +82,22 @@ def export_rows(config: ExportRowsConfig, stdout: TextIO | None = None) -> Expor
     source = location.existing(config.input)
     output = Path(config.output)
     if config.output != "-":
-        artefact.check_free(output, force=config.force, ours=Path.is_file)
+        artefact.check_apart(output, [source.path])
+        artefact.check_free(output, force=config.force, ours=_is_export)
     steps = query.load_steps(source)
-    make = _WRITERS[config.kind, config.rows](steps)
+    make = _WRITERS[config.as_, config.rows](steps)
     if config.rows is RowUnit.TRAJECTORY:
         # all are checked before the first is printed
         make = iter(list(make))
     if config.dry_run:
         count = sum(1 for _ in make)
     elif config.output == "-":
-        assert stdout is not None, "the caller passes where rows go"
+        if stdout is None:
+            raise UsageError("Standard output is closed.", "Name a file in place of -.")
         count = _write(make, stdout)
     else:
         with (
-            artefact.replacing(output, force=config.force, ours=Path.is_file) as temporary,
+            artefact.replacing(output, force=config.force, ours=_is_export) as temporary,
             temporary.open("w", encoding="utf-8") as handle,
         ):
             count = _write(make, handle)
@@ -103,6 +107,19 @@ def export_rows(config: ExportRowsConfig, stdout: TextIO | None = None) -> Expor
         steps_left_out_by_reason={"weight_zero": steps.num_rows - trained},
         rows=count,
     )
+
+
+def _is_export(path: Path) -> bool:
+    """Tell whether a file holds rows of this verb, or nothing: only such a file is replaced."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as handle:
+        first = handle.readline()
+    try:
+        row = json.loads(first or "{}")
+    except ValueError:
+        return False
+    return not first or (isinstance(row, dict) and not row.keys().isdisjoint(sft.OWN_KEYS))
 
 
 def _write(rows: Iterator[dict[str, Any]], handle: TextIO) -> int:

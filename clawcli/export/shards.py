@@ -10,17 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Meta
 
 from clawcli import config as configs
 from clawcli import pack, schema
-from clawcli.errors import DataError, UsageError
+from clawcli.errors import DataError
 from clawcli.store import artefact, shards, tokenizers, trees
+from clawcli.store.manifest import load_tokenizer
 from clawcli.store.shards import PackedRow
 from clawcli.store.trees import Tree
+
+_Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+"""Tokens and updates are counted in int32."""
+_Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,15 +39,15 @@ class ExportShardsConfig:
     """Directory of the shards."""
     merge: Literal["tree", "chain", "none"] = "tree"
     """tree: shared tokens are computed once; chain: once along a path; none: for each step."""
-    max_tokens_per_row: int | None = None
+    max_tokens_per_row: _Size | None = None
     """Packing target in tokens; None = 99th percentile of row lengths, up to a power of two."""
-    max_step_tokens: int = 131_072
+    max_step_tokens: _Size = 131_072
     """Longer steps are left out, counted and named."""
-    tokens_per_update: int | None = None
+    tokens_per_update: _Size | None = None
     """Computed tokens of an update, about; None = one packing target."""
-    updates_per_phase: int = 8
+    updates_per_phase: _Size = 8
     """Updates for which old log-probs and advantages stay frozen."""
-    seed: int = 0
+    seed: _Seed = 0
     """Of the shuffle."""
     force: bool = False
     """Replace shards that are there."""
@@ -105,15 +111,15 @@ def export_shards(config: ExportShardsConfig) -> ExportShardsReport:
     """Pack the trained steps of a tree into shards.
 
     Raises:
-        UsageError: a size is not positive.
+        UsageError: the output is the input, or touches an artefact.
         NotFoundError: the tree is missing.
-        DataError: the input is no tree, or no step is left.
+        DataError: the input is no tree, a damaged one, or no step is left.
         OutputExistsError: the output exists and force is off.
     """
-    _check(config)
-    output = Path(config.output)
-    artefact.check_free(output, force=config.force)
-    tree = trees.read(Path(config.input))
+    source, output = Path(config.input), Path(config.output)
+    artefact.check_output(output, kind=shards.KIND, force=config.force, inputs=[source])
+    tree = trees.read(source)
+    tokenizer = load_tokenizer(source, tree.manifest)
     layout = pack.Layout(config.merge)
     steps, left_out = _choose(tree, config.max_step_tokens)
     ends = steps["end_node_id"].to_numpy()
@@ -150,17 +156,9 @@ def export_shards(config: ExportShardsConfig) -> ExportShardsReport:
         ) as draft:
             for phase, group in _phases(plan, packed, placed):
                 shards.write_phase(draft.path, phase, group)
-            tokenizers.load(str(tree.path)).to_file(draft.path / tokenizers.FILE)
+            tokenizer.to_file(draft.path / tokenizers.FILE)
             draft.manifest.update(_describe(tree, config, plan, report))
     return report
-
-
-def _check(config: ExportShardsConfig) -> None:
-    for name in ("max_tokens_per_row", "max_step_tokens", "tokens_per_update", "updates_per_phase"):
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} is {value}.", "Give a number above 0.")
 
 
 def _choose(tree: Tree, max_step_tokens: int) -> tuple[pa.Table, list[str]]:
@@ -250,7 +248,7 @@ def _describe(
 ) -> dict[str, Any]:
     carried = ("tokenizer", "vocab_hash", "vocab_size", "template_hash", "eos_token_id")
     return {
-        **{key: tree.manifest[key] for key in carried},
+        **{key: getattr(tree.manifest, key) for key in carried},
         "tokenizer_file": tokenizers.FILE,
         "merge": config.merge,
         "num_phases": plan.num_phases,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from clawcli.errors import DataError, NotFoundError, StoreError
+from clawcli.store.artefact import is_artefact
 
 _SUFFIXES = (".json", ".jsonl", ".ndjson")
 _COMPRESSED = (".gz", ".zst")
@@ -38,9 +40,14 @@ class Source:
     """Why the source could not be read through; what came before is in data."""
 
     @property
+    def label(self) -> str:
+        """The path as it is stored and shown; bytes that are no UTF-8 are spelt out."""
+        return os.fsencode(self.path).decode(errors="backslashreplace")
+
+    @property
     def name(self) -> str:
         """File name without a compression suffix: the part of a path that identity rests on."""
-        name = Path(self.path).name
+        name = Path(self.label).name
         return name.removesuffix(".gz").removesuffix(".zst")
 
 
@@ -84,7 +91,7 @@ def _expand(text: str) -> list[str]:
         return ["-"]
     path = Path(text)
     if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.is_file() and _is_log(p))
+        files = sorted(p for p in path.rglob("*") if p.is_file() and _is_log(p, below=path))
         if not files:
             raise NotFoundError(
                 f"{text} holds no log.", f"Logs end in {', '.join(_SUFFIXES)}, also with .gz, .zst."
@@ -92,16 +99,23 @@ def _expand(text: str) -> list[str]:
         return [str(p) for p in files]
     if path.exists():
         return [text]
-    if matches := sorted(glob.glob(text, recursive=True)):  # noqa: PTH207 - Path.glob takes no absolute pattern
-        return [match for match in matches if Path(match).is_file()]
+    matches = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    if files := [match for match in matches if Path(match).is_file()]:
+        return files
+    if matches:
+        raise NotFoundError(f"{text} names folders only.", "Name files, or the folder above.")
     raise NotFoundError(f"{text} does not exist.", "Check the path.")
 
 
-def _is_log(path: Path) -> bool:
+def _is_log(path: Path, *, below: Path) -> bool:
     name = path.name
     for suffix in _COMPRESSED:
         name = name.removesuffix(suffix)
-    return name.endswith(_SUFFIXES) and not name.startswith(".")
+    if not name.endswith(_SUFFIXES) or name.startswith("."):
+        return False
+    # what claw itself wrote below a folder of logs is no log
+    above = [folder for folder in path.parents if below in folder.parents]
+    return not any((folder / "_delta_log").is_dir() or is_artefact(folder) for folder in above)
 
 
 def read(path: str) -> Source:
@@ -112,6 +126,8 @@ def read(path: str) -> Source:
     Raises:
         StoreError: the file cannot be opened.
     """
+    if path == "-" and sys.stdin is None:
+        raise StoreError("Standard input is closed.", "Name a file in place of -.")
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:

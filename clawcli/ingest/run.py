@@ -84,7 +84,6 @@ class _Run:
     source_name: str | None = None
     calls: list[Call] = field(default_factory=list)
     sources: list[dict[str, Any]] = field(default_factory=list)
-    fates: Counter[str] = field(default_factory=Counter)
     unused: list[dict[str, Any]] = field(default_factory=list)
     warnings: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -104,7 +103,7 @@ def ingest(config: IngestConfig) -> IngestReport:
     paths = read.find(config.inputs)
     place = location.parse(config.output)
     if place.version is not None:
-        raise DataError(f"{config.output} names a version.", "A version cannot be written to.")
+        raise UsageError(f"{config.output} names a version.", "A version cannot be written to.")
     if not location.may_hold_data(place.path):
         raise DataError(
             f"{place.path} is there, but is no data directory.", "Choose another --output."
@@ -127,7 +126,21 @@ def ingest(config: IngestConfig) -> IngestReport:
             f"None of {len(paths):,} sources could be read. {run.problems[0]}",
             "Correct or leave out what is named.",
         )
-    return _commit(config, place, run)
+    if config.dry_run:
+        return _commit(config, place, run)
+    with table.lock(place.path):
+        _drop_known(run, _known_sources(place))
+        return _commit(config, place, run)
+
+
+def _drop_known(run: _Run, known: dict[str, dict[str, Any]]) -> None:
+    """Leave out sources that another run committed while this one was reading."""
+    hashes = {source["blake2b"] for source in known.values()}
+    late = {s["source_uid"] for s in run.sources if s["blake2b"] in hashes}
+    run.files_unchanged += len(late)
+    run.sources = [source for source in run.sources if source["source_uid"] not in late]
+    run.calls = [call for call in run.calls if call.source_uid not in late]
+    run.unused = [row for row in run.unused if row["source_uid"] not in late]
 
 
 def _known_sources(place: location.Location) -> dict[str, dict[str, Any]]:
@@ -142,6 +155,8 @@ def _take(path: str, run: _Run) -> None:
     """Read one source into calls, or count it as unchanged."""
     source = read.read(path)
     run.bytes_read += len(source.data)
+    if source.problem and not source.data:
+        raise DataError(f"{source.problem}.", "Fetch the file again.")
     if not source.data.strip(b"\0 \t\r\n"):
         run.warnings["empty_source"] += 1
         logger.warning("%s is empty: it holds no record.", path)
@@ -152,21 +167,21 @@ def _take(path: str, run: _Run) -> None:
     consumed = source.data[: records.pending.offset] if records.pending else source.data
     entry = {
         "source_uid": uid,
-        "path": path,
+        "path": source.label,
         "bytes": len(consumed),
         "blake2b": hash128(consumed),
     }
-    known = run.known.get(uid) or _rewritten(path, records, run)
+    if entry["blake2b"] in {known["blake2b"] for known in run.known.values()}:
+        # under whatever name it came before
+        run.files_unchanged += 1
+        return
+    known = run.known.get(uid) or _rewritten(source, records, run)
     if known is not None:
-        if known["blake2b"] == entry["blake2b"]:
-            run.files_unchanged += 1
-            return
         raise DataError(
             f"{path} was ingested before (as {known['path']}, {known['bytes']:,} bytes) and has "
             f"changed since ({entry['bytes']:,} bytes now).",
             "Ingest it into a new data directory, or name it as another log with --source-name.",
         )
-    # a second copy in the same run is as good as unchanged
     run.known[uid] = entry
     run.sources.append(entry)
     _decode(source, records, module, uid, run)
@@ -177,12 +192,15 @@ def _take(path: str, run: _Run) -> None:
 
 
 def _samples(records: read.Records) -> list[Any]:
-    samples = []
-    for record in records.records[:_SAMPLES]:
+    """Decode the first records that can be decoded; damaged ones may come first."""
+    samples: list[Any] = []
+    for record in records.records:
         try:
             samples.append(json.loads(bytes(record.raw)))
         except (ValueError, RecursionError):
             continue
+        if len(samples) == _SAMPLES:
+            break
     return samples
 
 
@@ -192,12 +210,12 @@ def _source_uid(source: read.Source, records: read.Records, name: str | None) ->
     return hash128(first, name or source.name)
 
 
-def _rewritten(path: str, records: read.Records, run: _Run) -> dict[str, Any] | None:
+def _rewritten(source: read.Source, records: read.Records, run: _Run) -> dict[str, Any] | None:
     """Find the earlier state of a file that is one document: it is written anew when it grows."""
     is_document = records.container != "lines" or len(records.records) == 1
-    if not is_document or path == "-" or run.source_name:
+    if not is_document or source.path == "-" or run.source_name:
         return None
-    return next((known for known in run.known.values() if known["path"] == path), None)
+    return next((known for known in run.known.values() if known["path"] == source.label), None)
 
 
 def _decode(
@@ -209,13 +227,16 @@ def _decode(
             calls = _calls(module, bytes(record.raw), cache, run)
         except Fate as fate:
             _set_aside(run, source, module, uid, record, fate)
-        except (ValueError, RecursionError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             fate = Fate("rejected", "bad_json", f"the record is not JSON: {error}")
             _set_aside(run, source, module, uid, record, fate)
+        except (OverflowError, TypeError, AttributeError, KeyError) as error:
+            # whatever a log can hold in a wrong place is that record's fault and no other's
+            fate = Fate("rejected", "bad_record", f"the record has another shape: {error}")
+            _set_aside(run, source, module, uid, record, fate)
         else:
-            run.fates["used"] += 1
             for call in calls:
-                call.source_uid, call.source_path = uid, source.path
+                call.source_uid, call.source_path = uid, source.label
                 call.record, call.offset = record.ordinal, record.offset
                 call.first_bytes, call.log_format = _first_bytes(record), module.NAME
             run.calls.extend(calls)
@@ -246,11 +267,10 @@ def _set_aside(
     record: read.Record,
     fate: Fate,
 ) -> None:
-    run.fates[fate.fate] += 1
     run.unused.append(
         {
             "source_uid": uid,
-            "source_path": source.path,
+            "source_path": source.label,
             "source_offset": record.offset,
             "log_format": module.NAME,
             "fate": fate.fate,
@@ -280,21 +300,24 @@ def _commit(config: IngestConfig, place: location.Location, run: _Run) -> Ingest
     version = None
     if not config.dry_run:
         version = _write(config, place, run, new)
+    fates = Counter(row["fate"] for row in run.unused)
+    decoded = {(call.source_uid, call.record) for call in run.calls}
+    fates["used"] = len(decoded) - fates["duplicate"]
     rejected = Counter(row["reason"] for row in run.unused if row["fate"] == "rejected")
     formats_seen = Counter(new["log_format"].to_pylist())
     return IngestReport(
         files_read=len(run.sources),
         files_unchanged=run.files_unchanged,
         bytes_read=run.bytes_read,
-        records=run.fates.total(),
-        records_by_fate={fate: run.fates[fate] for fate in FATES},
+        records=fates.total(),
+        records_by_fate={fate: fates[fate] for fate in FATES},
         steps=new.num_rows,
         steps_changed=0,
         steps_total=len(before) + new.num_rows,
         trajectories=len(trajectories),
         trajectories_total=trajectories_before + len(trajectories),
         trajectories_empty=rejected["empty_trajectory"],
-        rejects=run.fates["rejected"],
+        rejects=fates["rejected"],
         rejects_by_reason=dict(sorted(rejected.items())),
         warnings_by_code=dict(sorted(run.warnings.items())),
         steps_by_format=dict(sorted(formats_seen.items())),
@@ -344,8 +367,6 @@ def _distinct(steps: Sequence[chain.Step], before: set[str], run: _Run) -> list[
         elif (first := seen[step.uid]) is not None and _said(first) != _said(step.call):
             run.warnings["duplicate_differs"] += 1
     repeated = {record for record, is_new in fresh.items() if not is_new}
-    run.fates["used"] -= len(repeated)
-    run.fates["duplicate"] += len(repeated)
     for step in steps:
         record = (step.call.source_uid, step.call.record)
         if record in repeated:
@@ -373,10 +394,9 @@ def _said(call: Call) -> tuple[Any, ...]:
 
 
 def _write(config: IngestConfig, place: location.Location, run: _Run, new: pa.Table) -> int | None:
-    if not run.sources:
-        return table.open_table(place.steps).version() if table.exists(place.steps) else None
+    if not run.sources and table.exists(place.steps):
+        return table.open_table(place.steps).version()
     info = {"command": "ingest", "inputs": list(config.inputs), "sources": run.sources}
-    place.path.mkdir(parents=True, exist_ok=True)
     known = {
         (row["source_uid"], row["source_offset"])
         for row in table.read(place, "rejects").to_pylist()

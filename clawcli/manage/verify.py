@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from clawcli.errors import VerifyError
-from clawcli.store import artefact, shards, tokenizers, trees
-from clawcli.tree import Forest
+from clawcli.store import artefact, shards, trees
+from clawcli.store.manifest import RunManifest, decode, load_tokenizer
+from clawcli.tree import Forest, is_action_span
 
 _SHOWN = 5
 """Problems that the message names; a damaged artefact has as many as it has rows."""
@@ -51,34 +52,33 @@ def verify(config: VerifyConfig) -> VerifyReport:
 
     Raises:
         NotFoundError: the directory is missing.
-        DataError: it has no manifest.
+        DataError: it is no artefact.
         VerifyError: something differs; the message names the first of it.
     """
     path = Path(config.input)
-    manifest = artefact.verify_files(path)
-    kind = manifest["kind"]
+    kind = artefact.read_manifest(path)["kind"]
     steps = tokens = None
     problems: list[str] = []
     if kind == trees.KIND:
         tree = trees.read(path)
+        load_tokenizer(path, tree.manifest)
         problems = check_tree(tree)
-        steps, tokens = len(tree.paths), len(tree.forest.token_ids)
+        manifest, steps, tokens = tree.manifest, len(tree.paths), len(tree.forest.token_ids)
     elif kind == shards.KIND:
         opened = shards.open_shards(path)
+        load_tokenizer(path, opened.manifest)
         problems = check_shards(opened)
-        steps, tokens = manifest["steps"], manifest["tokens"]
-    if kind in (trees.KIND, shards.KIND):
-        found = tokenizers.load(str(path)).vocab_hash
-        if found != manifest["vocab_hash"]:
-            problems.append(f"tokenizer.json has vocab_hash {found}, not {manifest['vocab_hash']}")
+        manifest, steps, tokens = opened.manifest, opened.manifest.steps, opened.manifest.tokens
+    else:
+        manifest = decode(artefact.verify_files(path), RunManifest, path)
     if problems:
         shown = "; ".join(problems[:_SHOWN])
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise VerifyError(f"{path}: {shown}{more}.", "Make the artefact again.")
     return VerifyReport(
         kind=kind,
-        files=len(manifest["files"]),
-        bytes=sum(entry["bytes"] for entry in manifest["files"]),
+        files=len(manifest.files),
+        bytes=sum(entry.bytes for entry in manifest.files),
         steps=steps,
         tokens=tokens,
     )
@@ -102,31 +102,32 @@ def check_tree(tree: trees.Tree) -> list[str]:
             problems.append(f"{name} has another row than the one that was merged")
         problems += [f"{name}: {what}" for what in _check_span(path, len(row))]
         logical += len(row) if (path["loss_weight"] or 0) > 0 else 0
-    counts = tree.manifest["counts"]
+    counts = tree.manifest.counts
     for key, found in (
         ("steps", len(tree.paths)),
         ("logical_tokens", logical),
         ("unique_tokens", len(tree.forest.token_ids)),
     ):
-        if counts[key] != found:
-            problems.append(f"{key} is {found}, the manifest says {counts[key]}")
+        said = getattr(counts, key)
+        if said != found:
+            problems.append(f"{key} is {found}, the manifest says {said}")
     return problems
 
 
 def check_shards(opened: shards.Shards) -> list[str]:
-    """Read all packed rows and say what differs from the plan."""
+    """Read all packed rows and say what is wrong with steps, spans, links and tokens.
+
+    That rows stand where the plan wants them was checked when the shards were opened.
+    """
     problems: list[str] = []
     seen: Counter[str] = Counter()
-    per_update: Counter[int] = Counter()
     places: dict[tuple[int, int], tuple[Any, Any]] = {}
     links: list[tuple[str, tuple[int, int], tuple[Any, Any]]] = []
-    rows = tokens = 0
+    tokens = 0
     for row in opened.rows():
-        name = f"row {rows}"
-        if row.row_id != rows or row.phase != row.update // opened.manifest["updates_per_phase"]:
-            problems.append(f"{name} is row {row.row_id} of update {row.update}: not in its place")
+        name = f"row {row.row_id}"
         problems += [f"{name}: {what}" for what in _check_forest(row.forest, siblings=False)]
-        depths = row.forest.segment_depths() + row.forest.segment_ends - row.forest.segment_starts
+        depths = row.forest.row_lengths()
         for index, step in enumerate(row.steps):
             uid = step["step_uid"]
             seen[uid] += 1
@@ -139,8 +140,6 @@ def check_shards(opened: shards.Shards) -> list[str]:
                 continue
             found = _check_span(step, int(depths[step["segment"]]))
             problems += [f"{name}: step {uid}: {what}" for what in found]
-        per_update[row.update] += 1
-        rows += 1
         tokens += len(row.forest.token_ids)
     problems += [f"step {uid} stands {n} times" for uid, n in seen.items() if n != 1]
     problems += [
@@ -148,12 +147,8 @@ def check_shards(opened: shards.Shards) -> list[str]:
         for uid, place, wanted in links
         if places.get(place) != wanted
     ]
-    plan = opened.manifest["plan"]["rows_per_update"]
-    if [per_update[update] for update in range(len(plan))] != plan or sum(plan) != rows:
-        problems.append("the rows of the updates are not those of the plan")
-    for key, count in (("rows", rows), ("steps", len(seen)), ("tokens", tokens)):
-        if opened.manifest[key] != count:
-            problems.append(f"{key} is {count}, the manifest says {opened.manifest[key]}")
+    if tokens != opened.manifest.tokens:
+        problems.append(f"tokens is {tokens}, the manifest says {opened.manifest.tokens}")
     return problems
 
 
@@ -186,7 +181,7 @@ def _check_span(step: dict[str, Any], row_tokens: int) -> list[str]:
     start, end = step["response_start"], step["response_end"]
     logprobs = step["rollout_logprobs"]
     problems = []
-    if not 0 < start < end <= row_tokens:
+    if not is_action_span(start, end, row_tokens):
         problems.append(f"its span {start}..{end} is not inside its {row_tokens} tokens")
     if logprobs is not None and len(logprobs) != end - start:
         problems.append(f"it has {len(logprobs)} log-probs for {end - start} tokens")

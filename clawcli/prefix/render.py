@@ -78,12 +78,15 @@ class Renderer:
 
         Raises:
             Excluded: a message holds what is not text, spells a special token, or has arguments
-                that the template cannot take; or the template has no place for the tools.
+                that the template cannot take; the tools are no objects, or the template has no
+                place for them.
         """
+        if tools and not _are_objects(tools):
+            raise Excluded(Reason.TOOLS_NOT_OBJECTS)
         if tools and not self.habits.prints_tools:
             raise Excluded(Reason.TEMPLATE_DROPS_TOOLS)
-        for text in [system, json.dumps(tools, ensure_ascii=False) if tools else ""]:
-            self._refuse_special(text)
+        self._refuse_special(system)
+        self._refuse_special(_spelled(tools) if tools else "")
         lead: list[Mapping[str, Any]] = [{"role": "system", "content": system}] if system else []
         turned = [self._message(message) for message in [*lead, *messages]]
         return Conversation(turned, [dict(tool) for tool in tools] if tools else None)
@@ -94,7 +97,7 @@ class Renderer:
         Raises:
             Excluded: the template raises, drops a message or edits a text.
         """
-        text = self.template.render(state.messages, state.tools, generation_prompt=True)
+        text = self._render(state.messages, state.tools, generation_prompt=True)
         for tool in state.tools or []:
             if (name := _tool_name(tool)) and name not in text:
                 raise Excluded(Reason.TEMPLATE_DROPS_TOOLS, name)
@@ -124,7 +127,7 @@ class Renderer:
         reasoning = message.get("reasoning_content", "")
         if not (_text(message) or reasoning or message.get("tool_calls")):
             raise Excluded(Reason.NO_ACTION)
-        full = self.template.render([*state.messages, message], state.tools)
+        full = self._render([*state.messages, message], state.tools)
         if not full.startswith(prompt):
             raise Excluded(Reason.ACTION_NOT_LOCATED, "the full rendering has another prompt")
         text, end = _cut_end(full[len(prompt) :], self.habits)
@@ -140,6 +143,20 @@ class Renderer:
     def without_generation_prompt(self, state: Conversation) -> str:
         """Render a state as history, to tell which part of a prompt a template takes back."""
         return self.template.render(state.messages, state.tools)
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        generation_prompt: bool = False,
+    ) -> str:
+        text = self.template.render(messages, tools, generation_prompt=generation_prompt)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # JSON can spell what no tokenizer takes
+            raise Excluded(Reason.NOT_UNICODE, ascii(text[error.start])) from None
+        return text
 
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         text = content_text(message)
@@ -260,7 +277,7 @@ def _mapping(arguments: str) -> dict[str, Any]:
 
     try:
         value = json.loads(arguments or "{}", object_pairs_hook=unique)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Excluded(Reason.ARGUMENTS_NOT_RENDERABLE, str(error)) from error
     if not isinstance(value, dict):
         raise Excluded(Reason.ARGUMENTS_NOT_RENDERABLE, f"{type(value).__name__}, not an object")
@@ -280,15 +297,17 @@ def _pieces(message: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            yield from _leaves(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, str):
-        yield value
+    """Yield all keys and strings; a stack, because logs nest as deep as they like."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            yield from item
+            stack += item.values()
+        elif isinstance(item, list):
+            stack += item
+        elif isinstance(item, str):
+            yield item
 
 
 def _spellings(text: str) -> tuple[str, ...]:
@@ -301,6 +320,18 @@ def _text(message: Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
+def _spelled(tools: Sequence[Mapping[str, Any]]) -> str:
+    try:
+        return json.dumps(tools, ensure_ascii=False)
+    except RecursionError as error:
+        raise Excluded(Reason.TOOLS_NOT_OBJECTS, "nested too deeply") from error
+
+
+def _are_objects(tools: object) -> bool:
+    return isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)
+
+
 def _tool_name(tool: Mapping[str, Any]) -> str:
     function = tool.get("function", tool)
-    return function.get("name") or "" if isinstance(function, dict) else ""
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else ""

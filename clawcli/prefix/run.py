@@ -107,13 +107,14 @@ def merge_prefixes(config: MergeConfig) -> MergeReport:
     """Render every step of a data directory, prove it, and write the tree of all prefixes.
 
     Raises:
-        UsageError: the tokenizer has no chat template.
+        UsageError: the tokenizer has no chat template, or the output touches the input.
         NotFoundError: data, tokenizer or template is missing.
         OutputExistsError: the output exists and force is off.
         DataError: no step could be rendered, or none has a weight above 0.
     """
     output = Path(config.output)
-    artefact.check_free(output, force=config.force)
+    source = location.parse(config.input).path
+    artefact.check_output(output, kind=trees.KIND, force=config.force, inputs=[source])
     place = location.existing(config.input)
     version = steps_table.open_table(place.steps, place.version).version()
     tokenizer = tokenizers.load(config.tokenizer)
@@ -223,7 +224,7 @@ def _examples(excluded: dict[str, Excluded]) -> dict[str, dict[str, str]]:
 def _count(kept: dict[int, Row], trained: np.ndarray, forest: Forest) -> dict[str, int]:
     has_child = np.zeros(len(forest.segment_starts), bool)
     has_child[forest.segment_parents[forest.segment_parents >= 0]] = True
-    ends = forest.segment_depths() + forest.segment_ends - forest.segment_starts
+    ends = forest.row_lengths()
     return {
         "logical_tokens": sum(len(row.tokens) for place, row in kept.items() if trained[place]),
         "chain_tokens": int(ends[~has_child].sum(dtype=np.int64)),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from clawcli.errors import DataError, NotFoundError
+from clawcli.errors import DataError, NotFoundError, UsageError
 
 STEPS = "steps"
 REJECTS = "rejects"
+LOCK = ".lock"
+"""File that whoever adds to a data directory holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,29 @@ class Location:
 def parse(text: str) -> Location:
     """Read a location as users type it.
 
+    Raises:
+        UsageError: deltalake would look for the table under another name.
+
     Example:
         >>> parse("runs/data@3")
         Location(path=PosixPath('runs/data'), version=3)
     """
     if (match := re.fullmatch(r"(.+)@(\d+)", text)) and not Path(text).exists():
-        return Location(Path(match[1]), int(match[2]))
-    return Location(Path(text))
+        return Location(_usable(Path(match[1])), int(match[2]))
+    return Location(_usable(Path(text)))
+
+
+def _usable(path: Path) -> Path:
+    name = os.fsencode(path.resolve())
+    # deltalake 1.6 decodes %XX in the names of directories, and takes no bytes beyond UTF-8
+    if re.search(rb"%[0-9A-Fa-f]{2}", name) or name.decode(errors="replace").encode() != name:
+        shown = name.decode(errors="backslashreplace")
+        raise UsageError(
+            f"A data directory cannot be at {shown}: the table format reads %XX and bytes that are "
+            "no UTF-8 as another name.",
+            "Choose another directory.",
+        )
+    return path
 
 
 def is_data(path: Path) -> bool:
@@ -53,7 +72,7 @@ def may_hold_data(path: Path) -> bool:
         return True
     if not path.is_dir():
         return False
-    return is_data(path) or all(child.name in (STEPS, REJECTS) for child in path.iterdir())
+    return is_data(path) or all(child.name in (STEPS, REJECTS, LOCK) for child in path.iterdir())
 
 
 def existing(text: str) -> Location:

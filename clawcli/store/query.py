@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from clawcli import schema
-from clawcli.errors import WhereError
+from clawcli.errors import StoreError, WhereError
 from clawcli.store import table
 from clawcli.store.location import Location
 
@@ -151,8 +151,17 @@ def load_steps(location: Location) -> pa.Table:
     Returns:
         schema.STEPS and schema.DERIVED, ordered by trajectory_uid, step_index, choice_index;
         is_last is true on a trajectory's last step where the format states no end.
+
+    Raises:
+        StoreError: a step stands in the table twice.
     """
-    return derive(table.read(location))
+    base = table.read(location)
+    repeated = base.num_rows - len(set(base["step_uid"].to_pylist()))
+    if repeated:
+        raise StoreError(
+            f"{location.path} holds {repeated:,} steps more than once.", "Ingest the logs again."
+        )
+    return derive(base)
 
 
 def derive(base: pa.Table) -> pa.Table:
@@ -232,6 +241,8 @@ def _within(
 def _check_one_expression(expression: str) -> None:
     if not expression.strip():
         raise WhereError("--where is empty.", "Write an expression such as 'reward > 0'.")
+    if expression.encode(errors="replace").decode() != expression:
+        raise WhereError(f"--where {expression!r} is no UTF-8 text.", "Write it anew.")
     statements = duckdb.extract_statements(f"SELECT {expression}\n")
     if len(statements) != 1:
         raise WhereError(

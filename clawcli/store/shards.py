@@ -8,6 +8,7 @@ integer. Files are zstd 1 without dictionaries, token ids byte-stream split.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clawcli import schema
-from clawcli.errors import NotFoundError
+from clawcli.errors import VerifyError
 from clawcli.store import artefact
+from clawcli.store.manifest import ShardsManifest, decode
 from clawcli.tree import Forest
 
 KIND = "shards"
@@ -50,17 +52,17 @@ class Shards:
     """A shards artefact that is open for reading."""
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: ShardsManifest
 
     @property
     def num_phases(self) -> int:
         """Number of phases of the plan."""
-        return self.manifest["num_phases"]
+        return self.manifest.num_phases
 
     @property
     def num_updates(self) -> int:
         """Number of updates of the plan, over all phases."""
-        return self.manifest["num_updates"]
+        return self.manifest.num_updates
 
     def rows(self) -> Iterator[PackedRow]:
         """Read all rows in the order of their row_id."""
@@ -75,16 +77,20 @@ class Shards:
 
 
 def open_shards(path: Path) -> Shards:
-    """Open a shards artefact.
+    """Open a shards artefact whose files, plan and counts agree.
+
+    Every file is hashed and the place of every row compared with the plan, because a reader that
+    trusts a damaged plan trains less, or other rows, without a word.
 
     Raises:
-        NotFoundError: the directory, or a file that its manifest names, is missing.
+        NotFoundError: the directory is missing.
         DataError: it is no finished artefact, or of another kind.
+        VerifyError: a file or the manifest was damaged; the message names what differs.
     """
-    manifest = artefact.read_manifest(path, kind=KIND)
-    for entry in manifest["files"]:
-        if not (path / entry["path"]).is_file():
-            raise NotFoundError(f"{path / entry['path']} is missing.", "Export again.")
+    manifest = decode(artefact.verify_files(path, kind=KIND), ShardsManifest, path)
+    problems = list(manifest.contradictions()) or list(_misplaced(path, manifest))
+    if problems:
+        raise VerifyError(f"{path}: {'; '.join(problems)}.", "Export again.")
     return Shards(path, manifest)
 
 
@@ -137,10 +143,42 @@ def _table(rows: list[PackedRow], arrow: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=arrow)
 
 
+def _misplaced(path: Path, manifest: ShardsManifest) -> Iterator[str]:
+    """Name the phases whose rows are not those of the plan; the tokens stay unread."""
+    updates = np.repeat(np.arange(manifest.num_updates), manifest.plan.rows_per_update)
+    phases = updates // manifest.updates_per_phase
+    steps = 0
+    for phase in range(manifest.num_phases):
+        rows = np.flatnonzero(phases == phase)
+        with _open(path / phase_file(phase)) as file:
+            found = file.read(["row_id", "phase", "update", "steps.list.element.segment"])
+        planned = {"row_id": rows, "phase": phases[rows], "update": updates[rows]}
+        if any(found[name].to_pylist() != want.tolist() for name, want in planned.items()):
+            yield f"the rows of {phase_file(phase)} are not those of the plan"
+        steps += sum(len(row or ()) for row in found["steps"].to_pylist())
+    if steps != manifest.steps:
+        yield f"the files hold {steps} steps, the manifest says {manifest.steps}"
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[pq.ParquetFile]:
+    try:
+        with pq.ParquetFile(path) as file:
+            if not file.schema_arrow.equals(schema.arrow_schema(schema.SHARDS)):
+                raise VerifyError(f"{path} has other columns than shards have.", "Export again.")
+            yield file
+    except FileNotFoundError:
+        raise VerifyError(f"{path} is missing.", "Export again.") from None
+    except (OSError, pa.ArrowException) as error:
+        raise VerifyError(f"{path} cannot be read: {error}.", "Export again.") from error
+
+
 def _read(path: Path) -> Iterator[PackedRow]:
-    with pq.ParquetFile(path) as file:
+    with _open(path) as file:
         for batch in file.iter_batches(ROWS_PER_GROUP):
             columns = {name: batch.column(name) for name in batch.schema.names}
+            if any(column.null_count for column in columns.values()):
+                raise VerifyError(f"{path} has a row with a null.", "Export again.")
             steps = columns["steps"].to_pylist()
             for i in range(len(batch)):
                 yield PackedRow(

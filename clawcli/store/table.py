@@ -8,9 +8,11 @@ version, from which sources.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -30,7 +32,7 @@ import clawcli
 from clawcli import schema
 from clawcli.errors import NotFoundError, StoreError
 from clawcli.store import artefact
-from clawcli.store.location import Location
+from clawcli.store.location import LOCK, Location
 
 _INFO_KEY = "claw"
 # Random hex does not repeat, so a dictionary of it only costs space.
@@ -56,8 +58,17 @@ _FOREVER = "interval 36500 days"
 
 
 def exists(path: Path) -> bool:
-    """Tell whether a Delta table is there."""
-    return (path / "_delta_log").is_dir()
+    """Tell whether a Delta table is there; a log without an entry is none."""
+    return any((path / "_delta_log").glob("*.json"))
+
+
+@contextmanager
+def lock(directory: Path) -> Iterator[None]:
+    """Hold a data directory alone; others wait. Between reading what is there and adding to it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK).open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def append(
@@ -193,7 +204,7 @@ def history(path: Path) -> list[dict[str, Any]]:
     if not exists(path):
         return []
     return [
-        json.loads(entry.get(_INFO_KEY, "{}")) for entry in reversed(DeltaTable(path).history())
+        json.loads(entry.get(_INFO_KEY, "{}")) for entry in reversed(open_table(path).history())
     ]
 
 
@@ -213,10 +224,13 @@ def check_log(path: Path) -> None:
     except (ValueError, AttributeError):
         complete = False
     if not complete:
-        raise StoreError(
-            f"{newest} is torn: the machine stopped before it was on the disk.",
-            f"Remove that file to go back to the version before ({int(newest.stem) - 1}).",
+        version = int(newest.stem)
+        way = (
+            f"Remove that file to go back to version {version - 1}."
+            if version
+            else "It was the first commit: remove the table and make it again."
         )
+        raise StoreError(f"{newest} is torn: the machine stopped before it was on the disk.", way)
 
 
 def _is_whole(path: Path, action: dict[str, Any]) -> bool:

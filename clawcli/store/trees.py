@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ import pyarrow.parquet as pq
 from clawcli import schema
 from clawcli.errors import VerifyError
 from clawcli.store import artefact, tokenizers
+from clawcli.store.manifest import TreeManifest, decode
 from clawcli.store.shards import TOKEN_OPTIONS, int_lists
 from clawcli.tree import Forest
 
@@ -36,7 +36,7 @@ class Tree:
     """A token tree in memory: node k of the files is segment k of the forest."""
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: TreeManifest
     forest: Forest
     paths: pa.Table
     """schema.PATHS, one row per step."""
@@ -83,14 +83,15 @@ def write(
 
 
 def read(path: Path) -> Tree:
-    """Read a tree artefact.
+    """Read a tree artefact whose files are those of its manifest.
 
     Raises:
         NotFoundError: the directory is missing.
         DataError: it is no finished artefact, or of another kind.
-        VerifyError: its nodes are not in depth-first pre-order, or a file is missing.
+        VerifyError: a file or the manifest was damaged, or its nodes are not in depth-first
+            pre-order.
     """
-    manifest = artefact.read_manifest(path, kind=KIND)
+    manifest = decode(artefact.verify_files(path, kind=KIND), TreeManifest, path)
     try:
         nodes = pq.read_table(path / NODES_FILE, schema=schema.arrow_schema(schema.NODES))
         paths = pq.read_table(path / PATHS_FILE, schema=schema.arrow_schema(schema.PATHS))

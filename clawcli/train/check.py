@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import PreTrainedModel
 
 from clawcli import gate
@@ -21,10 +22,17 @@ from clawcli.store import tokenizers
 from clawcli.store.shards import Shards
 from clawcli.train import advantage
 from clawcli.train.config import TrainConfig
-from clawcli.train.model import TINY, embedding_rows, tree_obstacle
+from clawcli.train.forward import Span, action_logprobs
+from clawcli.train.model import TINY, embedding_rows, first_line, tree_obstacle
 from clawcli.train.rows import train_row
+from clawcli.tree import Forest, separate
 
-_CHAIN_HINT = "Export the shards with --merge chain, which every causal model can train on."
+_CHAIN_HINT = "Export the shards with --merge chain."
+_TRIAL_TOLERANCE = 1e-3
+"""Largest difference of merged from separate rows, as a part of what the shared tokens do to the
+log-probs. Rounding in float32 makes up to 1e-4 in deep models, a wrong position 1e-2 and more."""
+_TRIAL_ROUNDING_NATS = 1e-5
+"""Allowed beside it, where the shared tokens do next to nothing."""
 
 
 @dataclass(slots=True)
@@ -96,7 +104,7 @@ def refuse_without_model(found: Survey, config: TrainConfig) -> None:
     own = {policy: None if policy in measurable else False for policy in set(found.policies)}
     decide_own(found, own)
     if not config.allow_off_policy:
-        gate.refuse_off_policy(count_reasons(found, config), len(found.facts))
+        gate.refuse_off_policy(count_reasons(found, config), found.steps_trained)
     if not found.has_advantage:
         raise NoSignalError(
             f"Every advantage is zero: {advantage.why_no_signal(found.groups)}.",
@@ -118,6 +126,9 @@ def refuse_foreign(
 ) -> None:
     """Refuse ppo on a policy whose logged log-probs are not the model's own.
 
+    All tokens of one value of policy are judged together, whatever their policy_version; see
+    gate.is_own for what such a mixture may hold.
+
     Args:
         found: its facts learn which policies are own.
         config: allow_off_policy and own_policy.
@@ -137,7 +148,8 @@ def refuse_foreign(
     if not config.allow_off_policy:
         all_deltas = np.concatenate([nothing, *delta_by_policy.values()])
         measured = gate.delta_quantiles(all_deltas) if len(all_deltas) else None
-        gate.refuse_off_policy(count_reasons(found, config), len(found.facts), measured=measured)
+        counts = count_reasons(found, config)
+        gate.refuse_off_policy(counts, found.steps_trained, measured=measured)
 
 
 def count_reasons(found: Survey, config: TrainConfig) -> Counter[Reason]:
@@ -154,7 +166,7 @@ def model_fits(model: PreTrainedModel, name_or_path: str, shards: Shards, found:
     Raises:
         TokenizerMismatchError: the model's tokenizer is not the shards'.
         DataError: a token id without embedding, a row longer than the model's positions, or
-            merged rows for an architecture that cannot run them.
+            merged rows for an architecture that cannot run them; a small one is tried.
     """
     checked = _same_tokenizer(name_or_path, shards)
     if found.max_token_id >= embedding_rows(model):
@@ -170,10 +182,35 @@ def model_fits(model: PreTrainedModel, name_or_path: str, shards: Shards, found:
             f"{name_or_path} has {limit:,} positions.",
             f"Export the shards with --max-step-tokens {limit}.",
         )
-    obstacle = tree_obstacle(model) if found.is_merged else None
+    obstacle = (tree_obstacle(model) or _merged_failure(model)) if found.is_merged else None
     if obstacle is not None:
         raise DataError(f"{name_or_path} cannot train on merged rows: {obstacle}.", _CHAIN_HINT)
     return checked
+
+
+@torch.no_grad()
+def _merged_failure(model: PreTrainedModel) -> str | None:
+    """Score a root with two branches merged and as two rows; say what differs.
+
+    tree_obstacle asks an architecture about itself, and a new one may answer wrongly: keep the
+    plan from its layers, build a mask, attend twice in a layer. Trying it once tells.
+    """
+    token_ids = np.linspace(1, embedding_rows(model) - 1, 11).astype(np.int32)
+    forest = Forest(token_ids, np.array([0, 5, 8], np.int32), np.array([-1, 0, 0], np.int32))
+    try:
+        merged_N = action_logprobs(model, forest, [Span(1, 6, 8), Span(2, 5, 8)])
+    except Exception as error:  # whatever the model's own code raises on a plan that it ignores
+        return f"a trial failed with: {first_line(error)}".rstrip(".")
+    rows = [forest.row(1), forest.row(2)]
+    separate_N = action_logprobs(model, separate(rows), [Span(0, 6, 8), Span(1, 5, 8)])
+    # the first branch without its root, whose effect is the measure for the difference
+    bare_N = action_logprobs(model, separate([rows[0][5:]]), [Span(0, 1, 3)])
+    effect = float((separate_N[:2] - bare_N).abs().max())
+    difference = float((merged_N - separate_N).abs().max())
+    # not "greater than": a NaN must not pass
+    if not difference <= _TRIAL_TOLERANCE * effect + _TRIAL_ROUNDING_NATS:
+        return f"in a trial, log-probs differ by {difference:.2g} nats from those of separate rows"
+    return None
 
 
 def _same_tokenizer(name_or_path: str, shards: Shards) -> bool:
@@ -182,10 +219,10 @@ def _same_tokenizer(name_or_path: str, shards: Shards) -> bool:
     if not (Path(name_or_path) / tokenizers.FILE).is_file():
         return False
     own = tokenizers.load(name_or_path)
-    if own.vocab_hash != shards.manifest["vocab_hash"]:
+    if own.vocab_hash != shards.manifest.vocab_hash:
         raise TokenizerMismatchError(
             f"{shards.path} was made with a tokenizer of vocab_hash "
-            f"{shards.manifest['vocab_hash']}, but that of {name_or_path} is {own.vocab_hash}.",
+            f"{shards.manifest.vocab_hash}, but that of {name_or_path} is {own.vocab_hash}.",
             f"Merge again with --tokenizer {name_or_path}.",
         )
     return True

@@ -12,6 +12,7 @@ from clawcli.train.losses import Aggregation
 
 _Positive = Annotated[float, Meta(gt=0)]
 _NotNegative = Annotated[float, Meta(ge=0)]
+_Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Fraction = Annotated[float, Meta(ge=0, lt=1)]
 
 
@@ -69,7 +70,7 @@ class TrainConfig:
     """Values of policy that are the model itself, by the user's word."""
     aggregation: Aggregation = Aggregation.TRAJECTORY
     """Whose mean the loss of an update is."""
-    seed: int = 0
+    seed: _Seed = 0
     """Of torch's generator. The order of rows is the shards' own."""
     force: bool = False
     """Replace a run directory that is there."""

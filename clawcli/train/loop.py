@@ -244,7 +244,6 @@ def _metrics(totals: _Totals, rows: Sequence[TrainRow], config: TrainConfig) -> 
     tokens = sum(len(row.step_N) for row in rows)
     means = {name: total / tokens for name, total in totals.sums.items()}
     metrics: Metrics = {
-        "update": rows[0].update,
         "train/loss": totals.sums["loss"],
         "train/logprob_mean_nats": means["logprob"],
     }

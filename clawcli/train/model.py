@@ -172,7 +172,7 @@ def _read_config(path: Path) -> PreTrainedConfig:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path} holds no model that transformers knows: {_first_line(error)}",
+            f"{path} holds no model that transformers knows: {first_line(error)}",
             "Give a directory with config.json and safetensors weights.",
         ) from error
     if type(config) not in AutoModelForCausalLM._model_mapping:
@@ -196,7 +196,7 @@ def _read_weights(path: Path, config: PreTrainedConfig, dtype: torch.dtype) -> P
         )
     except Exception as error:  # safetensors, torch and transformers each raise their own
         raise DataError(
-            f"The weights of {path} cannot be read: {_first_line(error)}",
+            f"The weights of {path} cannot be read: {first_line(error)}",
             "Copy the model again, with all its safetensors files.",
         ) from error
     model, info = loaded
@@ -210,7 +210,8 @@ def _read_weights(path: Path, config: PreTrainedConfig, dtype: torch.dtype) -> P
     return model
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """First line of what an error of another library says, as a sentence."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0].rstrip(".") + "."
 

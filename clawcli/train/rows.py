@@ -1,6 +1,6 @@
 """From packed rows as stored to what an update needs of them, as arrays.
 
-Shapes: S steps of a row, N action tokens over its steps, in step order.
+Shapes: S steps of a row, N action tokens over its steps, in step order; K segments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from clawcli.gate import Objective
 from clawcli.store.shards import PackedRow
 from clawcli.train import advantage
 from clawcli.train.forward import Span
-from clawcli.tree import Forest
+from clawcli.tree import Forest, is_action_span
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,9 @@ def train_row(packed: PackedRow, objective: Objective, *, scale_by_std: bool = F
     Raises:
         DataError: a span or a list of log-probs does not fit its row.
     """
-    steps = [step for step in packed.steps if step["response_end"] > step["response_start"]]
-    spans = [_span(packed, step) for step in steps]
+    steps = [step for step in packed.steps if step["response_end"] != step["response_start"]]
+    row_lengths_K = packed.forest.row_lengths()
+    spans = [_span(packed, step, row_lengths_K) for step in steps]
     lengths = np.array([span.end - span.start for span in spans], np.int64)
     is_ppo = objective is Objective.PPO
     return TrainRow(
@@ -105,16 +106,10 @@ def behaviour(packed: PackedRow, step: Mapping[str, Any]) -> np.ndarray:
     return np.array([np.nan if value is None else value for value in logged], np.float64)
 
 
-def _span(packed: PackedRow, step: Mapping[str, Any]) -> Span:
+def _span(packed: PackedRow, step: Mapping[str, Any], row_lengths_K: np.ndarray) -> Span:
     span = Span(step["segment"], step["response_start"], step["response_end"])
-    forest = packed.forest
-    fits = 0 <= span.segment < len(forest.segment_starts) and span.start >= 1
-    if fits:
-        segment = span.segment
-        depth = int(forest.segment_depths()[segment])
-        path = depth + int(forest.segment_ends[segment] - forest.segment_starts[segment])
-        fits = span.end <= path
-    if not fits:
+    exists = 0 <= span.segment < len(row_lengths_K)
+    if not exists or not is_action_span(span.start, span.end, int(row_lengths_K[span.segment])):
         raise DataError(
             f"shards row {packed.row_id}, step {step['step_uid']}: its action at depth "
             f"{span.start} to {span.end} is not on the path of segment {span.segment}.",

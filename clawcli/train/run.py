@@ -25,13 +25,16 @@ from clawcli import config as configuration
 from clawcli import gate
 from clawcli.gate import Objective
 from clawcli.store import artefact, tokenizers
+from clawcli.store.manifest import load_tokenizer
 from clawcli.store.shards import Shards, open_shards
 from clawcli.train import check, checkpoint, loop
 from clawcli.train.config import TrainConfig
-from clawcli.train.model import load_model
+from clawcli.train.model import TINY, load_model
 from clawcli.train.rows import train_row
 
 logger = logging.getLogger(__name__)
+
+KIND = "run"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +82,7 @@ def train(config: TrainConfig) -> TrainReport:
     """Train a model on shards and write the run directory.
 
     Raises:
+        UsageError: the output is an input, or touches an artefact.
         GateError: ppo on data whose behaviour policy is not known.
         NoSignalError: every advantage is zero.
         TokenizerMismatchError: the model's tokenizer is not the shards'.
@@ -87,15 +91,16 @@ def train(config: TrainConfig) -> TrainReport:
         StoreError: an input is missing, or the output exists or cannot be written.
     """
     output = Path(config.output)
-    artefact.check_free(output, force=config.force)
+    inputs = [Path(config.shards)] + [Path(config.model)] * (config.model != TINY)
+    artefact.check_output(output, kind=KIND, force=config.force, inputs=inputs)
     shards = open_shards(Path(config.shards))
     found = check.survey(shards, config)
     check.refuse_without_model(found, config)
-    tokenizer = tokenizers.load(str(shards.path / shards.manifest["tokenizer_file"]))
+    tokenizer = load_tokenizer(shards.path, shards.manifest)
     model = load_model(
         config.model,
         vocab_size=tokenizer.vocab_size,
-        eos_token_id=shards.manifest["eos_token_id"],
+        eos_token_id=shards.manifest.eos_token_id,
     )
     tokenizer_checked = check.model_fits(model, config.model, shards, found)
     with torch.random.fork_rng(devices=[]):
@@ -146,7 +151,7 @@ def _run(
     inputs = [artefact.describe_input(shards.path), checkpoint.describe_model(config.model)]
     settings = configuration.to_dict(config)
     with artefact.create(
-        output, kind="run", force=config.force, config=settings, inputs=inputs
+        output, kind=KIND, force=config.force, config=settings, inputs=inputs
     ) as draft:
         result = _train_phases(config, draft.path, shards, model, anchor)
         checkpoint.save_checkpoint(

@@ -16,6 +16,9 @@ import pyarrow as pa
 from clawcli.errors import DataError
 from clawcli.store.state import Prompt, States
 
+OWN_KEYS = frozenset({"step_uid", "step_uids"})
+"""Keys that name where a row came from: of each row one."""
+
 
 def step_rows(steps: pa.Table) -> Iterator[dict[str, Any]]:
     """Make one row per trained step.

@@ -1,0 +1,181 @@
+"""What a manifest.json must say, one class per kind of artefact, and whether it agrees with itself.
+
+Manifests are files that people edit and disks damage, so nothing of one is used before it was
+decoded here. Keys that no reader needs may be missing from these classes; they are let through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from clawcli.errors import VerifyError
+from clawcli.store import tokenizers
+
+FILE = "manifest.json"
+Kind = Literal["tree", "shards", "run"]
+
+_Count = Annotated[int, Meta(ge=0)]
+_Positive = Annotated[int, Meta(ge=1)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileEntry:
+    """One file of an artefact."""
+
+    path: str
+    """Relative to the artefact, with forward slashes."""
+    bytes: _Count
+    blake2b: str
+    """blake2b-256 hex of the content."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What every artefact says of itself."""
+
+    claw_version: str
+    kind: Kind
+    config: dict[str, Any]
+    inputs: list[dict[str, Any]]
+    files: list[FileEntry]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tokenized(Manifest):
+    """An artefact of token ids, which holds the tokenizer that they belong to."""
+
+    tokenizer: str
+    """As merge-prefixes was asked for it."""
+    vocab_hash: str
+    vocab_size: _Positive
+    """One past the largest token id."""
+    template_hash: str
+    eos_token_id: _Count
+    """What closes an assistant's turn."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TreeCounts:
+    """Counts that `claw verify` compares with the files of a tree."""
+
+    steps: _Count
+    logical_tokens: _Count
+    unique_tokens: _Count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TreeManifest(_Tokenized):
+    """What a tree says of itself."""
+
+    counts: TreeCounts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Which packed rows are trained when: rows stand in this order."""
+
+    rows_per_update: list[_Positive]
+    phase_of_update: list[_Count]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardsManifest(_Tokenized):
+    """What shards say of themselves."""
+
+    tokenizer_file: Literal["tokenizer.json"]
+    num_phases: _Positive
+    num_updates: _Positive
+    updates_per_phase: _Positive
+    rows: _Positive
+    steps: _Positive
+    tokens: _Positive
+    plan: Plan
+
+    def contradictions(self) -> Iterator[str]:
+        """Name what the counts and the plan say differently."""
+        updates = len(self.plan.rows_per_update)
+        if self.num_updates != updates:
+            yield f"num_updates is {self.num_updates}, the plan has {updates} updates"
+        phases = -(-updates // self.updates_per_phase)
+        if self.num_phases != phases:
+            yield (
+                f"num_phases is {self.num_phases}, but {updates} updates at "
+                f"{self.updates_per_phase} a phase make {phases}"
+            )
+        if self.plan.phase_of_update != [u // self.updates_per_phase for u in range(updates)]:
+            yield f"the plan's phases do not hold {self.updates_per_phase} updates each"
+        if self.rows != sum(self.plan.rows_per_update):
+            yield f"rows is {self.rows}, the plan has {sum(self.plan.rows_per_update)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunManifest(Manifest):
+    """What a training run says of itself."""
+
+    objective: str
+    phases: _Count
+    updates: _Count
+    vocab_hash: str
+
+
+M = TypeVar("M", bound=Manifest)
+
+
+def decode(values: object, kind: type[M], path: Path) -> M:
+    """Decode a manifest that was parsed from JSON.
+
+    Args:
+        values: the parsed manifest.
+        kind: Manifest for what all have in common, or the class of one kind.
+        path: the artefact, for the message.
+
+    Raises:
+        VerifyError: a key is missing or has a value that cannot be; the message names it.
+    """
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise VerifyError(
+            f"{path / FILE} is not a manifest of claw: {error}.", "Make the artefact again."
+        ) from error
+
+
+def is_claws(values: object, kind: str | None = None) -> bool:
+    """Tell whether claw wrote a manifest, even one that was damaged since, and of which kind."""
+    return (
+        isinstance(values, Mapping)
+        and {"claw_version", "kind", "files"} <= values.keys()
+        and kind in (None, values["kind"])
+    )
+
+
+def load_tokenizer(path: Path, manifest: TreeManifest | ShardsManifest) -> tokenizers.Tokenizer:
+    """Load the tokenizer that an artefact holds.
+
+    Raises:
+        VerifyError: it is missing, or another one than the manifest says.
+        DataError: the file is no tokenizer.
+    """
+    if tokenizers.FILE not in {entry.path for entry in manifest.files}:
+        raise VerifyError(f"{path} holds no {tokenizers.FILE}.", "Make the artefact again.")
+    tokenizer = tokenizers.load(str(path / tokenizers.FILE))
+    for key in ("vocab_hash", "vocab_size"):
+        found, said = getattr(tokenizer, key), getattr(manifest, key)
+        if found != said:
+            raise VerifyError(
+                f"{path}: {tokenizers.FILE} has {key} {found}, the manifest says {said}.",
+                "Make the artefact again.",
+            )
+    if manifest.eos_token_id >= tokenizer.vocab_size:
+        raise VerifyError(
+            f"{path}: eos_token_id is {manifest.eos_token_id}, but the vocabulary has "
+            f"{tokenizer.vocab_size} ids.",
+            "Make the artefact again.",
+        )
+    return tokenizer
