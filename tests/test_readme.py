@@ -45,9 +45,7 @@ def test_readme_block_prints_what_it_says(tmp_path, claw, monkeypatch):
 
 def test_readme_leads_with_the_two_commands():
     head = README.splitlines()[:30]
-    assert head.index(
-        "make demo   # set up .venv once, then the whole line on sample_data, into ./demo"
-    )
+    assert any(line.startswith("make demo") for line in head)
     assert any(line.startswith("make test") for line in head)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,8 @@ def load(
 
 
 def _engine(tokenizer: Tokenizer) -> Any:
+    # without torch transformers says so on stderr; tokenizers and templates do not need it
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     config = tokenizer.directory / "tokenizer_config.json"
