@@ -140,6 +140,15 @@ STEPS = _columns(
     ("source_offset", _LONG, "Byte offset of the record in its uncompressed source."),
     ("metadata", _STRING, "JSON of what has no column."),
 )
+GRAMMAR_KEYS = (
+    "response_format",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+)
+"""Keys of the sampling column that bind the sampler to a grammar."""
 PARTITION_COLUMNS = ("log_format", "log_date")
 
 DERIVED = _columns(

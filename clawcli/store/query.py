@@ -109,14 +109,6 @@ _NUMBERS = {
     "repetition_penalty": 1,
 }
 """Numeric keys of the sampling column, with the value that changes nothing."""
-_GRAMMARS = (
-    "response_format",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "structured_outputs",
-)
 
 
 def _sampling_sql() -> dict[str, str]:
@@ -125,7 +117,7 @@ def _sampling_sql() -> dict[str, str]:
     unreadable = [
         f"(sampling->>'{key}' IS NOT NULL AND {sql} IS NULL)" for key, sql in reads.items()
     ]
-    grammars = [f"json_exists(sampling, '$.{key}')" for key in _GRAMMARS]
+    grammars = [f"json_exists(sampling, '$.{key}')" for key in schema.GRAMMAR_KEYS]
     return {
         **{key: f"coalesce({sql}, {_NUMBERS[key]})" for key, sql in reads.items()},
         "unreadable": " OR ".join(unreadable),

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from clawcli import schema
 from clawcli.ingest.calls import (
     Call,
     Choice,
@@ -46,15 +47,7 @@ _FINISH = {
     "abort": "aborted",
 }
 _PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias")
-_GRAMMARS = (
-    "response_format",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "structured_outputs",
-)
-_SAMPLING = ("top_k", "min_p", *_PENALTIES, "stop", "logprob_kind", *_GRAMMARS)
+_SAMPLING = ("top_k", "min_p", *_PENALTIES, "stop", "logprob_kind", *schema.GRAMMAR_KEYS)
 _REQUEST_KEYS = frozenset({"messages", "tools", "model", "temperature", "top_p", *_SAMPLING})
 _RESPONSE_KEYS = frozenset(
     {"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"}
