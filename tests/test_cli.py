@@ -129,6 +129,13 @@ def test_transforming_verb_leaves_stdout_empty_and_says_how_it_went(tmp_path, da
     assert "Kept 2 of 4 steps" in result.err
 
 
+@pytest.mark.parametrize("arguments", [[], ["curate"]])
+def test_nothing_asked_for_shows_the_help(claw, arguments):
+    result = claw(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Usage: claw")
+
+
 def test_quiet_says_nothing(tmp_path, data, claw):
     result = claw("curate", data, "--where", "reward > 0", "-o", tmp_path / "c", "-q")
     assert (result.code, result.out, result.err) == (0, "", "")

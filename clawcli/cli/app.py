@@ -68,6 +68,9 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except typer.TyperException as error:
         message = error.format_message().strip() or "No command was given."
+        if message.startswith("Usage:") and not as_json:
+            console.say(message)  # nothing was asked for, so the help is the answer
+            return UsageError.exit_code
         console.show_error(UsageError(message, "claw --help lists all."), as_json=as_json)
         return UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
