@@ -43,6 +43,21 @@ class Intake:
     problems: list[str] = field(default_factory=list)
     files_unchanged: int = 0
     bytes_read: int = 0
+    known_bytes: set[str] = field(init=False)
+    """Hashes of the consumed bytes of the sources in known."""
+    known_paths: dict[str, dict[str, Any]] = field(init=False)
+    """The sources in known by the path that they were read from."""
+
+    def __post_init__(self) -> None:
+        """Index what is known, so that each further source costs one look-up."""
+        self.known_bytes = {source["blake2b"] for source in self.known.values()}
+        self.known_paths = {source["path"]: source for source in self.known.values()}
+
+    def add(self, source: dict[str, Any]) -> None:
+        """Take a new source into what is known and what is to be committed."""
+        self.known[source["source_uid"]] = self.known_paths[source["path"]] = source
+        self.known_bytes.add(source["blake2b"])
+        self.sources.append(source)
 
 
 def take(path: str, intake: Intake) -> None:
@@ -70,7 +85,7 @@ def take(path: str, intake: Intake) -> None:
         "bytes": len(consumed),
         "blake2b": hash128(consumed),
     }
-    if any(known["blake2b"] == entry["blake2b"] for known in intake.known.values()):
+    if entry["blake2b"] in intake.known_bytes:
         # under whatever name it came before
         intake.files_unchanged += 1
         return
@@ -81,8 +96,7 @@ def take(path: str, intake: Intake) -> None:
             f"changed since ({entry['bytes']:,} bytes now).",
             "Ingest it into a new data directory, or name it as another log with --source-name.",
         )
-    intake.known[uid] = entry
-    intake.sources.append(entry)
+    intake.add(entry)
     _decode(source, records, module, uid, intake)
     if source.problem:
         intake.problems.append(
@@ -124,7 +138,7 @@ def _rewritten(source: read.Source, records: read.Records, intake: Intake) -> di
     is_document = records.container != "lines" or len(records.records) == 1
     if not is_document or source.path == "-" or intake.source_name:
         return None
-    return next((known for known in intake.known.values() if known["path"] == source.label), None)
+    return intake.known_paths.get(source.label)
 
 
 def _decode(
