@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -40,14 +41,60 @@ class Digested:
     loss_weight: float | None = None
 
 
+class Node:
+    """A conversation after one more message (the leading system text is left out).
+
+    Conversations that begin alike share their nodes, so a log that repeats its history in every
+    request costs memory for what is new alone.
+    """
+
+    __slots__ = ("assistant", "depth", "exact", "ids", "item", "loose", "parent")
+
+    def __init__(self, parent: Node | None, item: Digested | None) -> None:
+        """Continue a conversation; without a parent it is empty."""
+        self.parent, self.item = parent, item
+        self.assistant: Node | None = None
+        """The newest assistant message up to and with this one; None = there is none."""
+        if parent is None or item is None:
+            self.depth, self.ids = 0, b""
+            self.exact = self.loose = messages.EMPTY_CHAIN
+            return
+        self.depth = parent.depth + 1
+        self.exact = messages.extend(parent.exact, item.exact)
+        self.loose = messages.extend(parent.loose, item.loose)
+        self.assistant = self if item.message.role == "assistant" else parent.assistant
+        self.ids = parent.ids
+        """Chained hash of all tool-call ids so far: ids tell equal conversations apart."""
+        for call in item.message.tool_calls or ():
+            if call.id:
+                self.ids = messages.extend(self.ids, call.id.encode())
+
+    def then(self, item: Digested) -> Node:
+        """Continue with one message."""
+        return Node(self, item)
+
+    def after(self, depth: int = 0) -> list[Digested]:
+        """List the messages that follow the first depth ones."""
+        found: list[Digested] = []
+        node: Node | None = self
+        while node is not None and node.item is not None and node.depth > depth:
+            found.append(node.item)
+            node = node.parent
+        return found[::-1]
+
+
+EMPTY = Node(None, None)
+"""The conversation before its first message."""
+
+
 class MessageCache:
     """Decodes each distinct raw message once; logs repeat the whole history in every request."""
 
     def __init__(self) -> None:
         self._by_raw: dict[bytes, Digested] = {}
 
-    def get(self, raw: msgspec.Raw) -> Digested:
-        """Decode one message.
+    def get(self, raw: msgspec.Raw | bytes) -> Digested:
+        """Decode one message in the OpenAI chat form.
 
         Raises:
             Fate: it is not an object with a role.
@@ -59,18 +106,22 @@ class MessageCache:
 
 
 @dataclass(slots=True)
-class History:
-    """Messages of a conversation (without the leading system text) and their chained hashes."""
+class Context:
+    """What a format may know beside its records."""
 
-    items: list[Digested] = field(default_factory=list)
-    exact: list[bytes] = field(default_factory=lambda: [messages.EMPTY_CHAIN])
-    loose: list[bytes] = field(default_factory=lambda: [messages.EMPTY_CHAIN])
+    messages: MessageCache = field(default_factory=MessageCache)
+    path: str = ""
+    """Path of the source, as it is stored and shown."""
 
-    def append(self, item: Digested) -> None:
-        """Add a message at the end."""
-        self.items.append(item)
-        self.exact.append(messages.extend(self.exact[-1], item.exact))
-        self.loose.append(messages.extend(self.loose[-1], item.loose))
+
+@dataclass(slots=True)
+class Session:
+    """What a format made of all records of one file."""
+
+    calls: list[Call]
+    """Each with the ordinal of the record that it begins in."""
+    fates: dict[int, Fate] = field(default_factory=dict)
+    """Records that are in no state and no action, by ordinal; all others are used."""
 
 
 @dataclass(slots=True)
@@ -91,9 +142,8 @@ class Choice:
 class Call:
     """One LLM call with everything that its log says about it; null = not logged."""
 
-    history: History
-    num_messages: int
-    """The state is history.items[:num_messages]."""
+    state: Node
+    """The conversation that the model saw, without the leading system text."""
     choices: list[Choice]
     system: str = ""
     tools: str | None = None
@@ -103,9 +153,18 @@ class Call:
     """Number of the call in its record."""
     is_cut: bool = False
     """Cut from a finished conversation: follows says all there is to know about its place."""
-    follows: int | None = None
-    """Ordinal of the call in the same record that this one continues: an explicit key."""
+    follows: Call | None = None
+    """The call of the same source that this one continues: an explicit key."""
     trajectory_key: str | None = None
+    """Logged key of the attempt, such as a session id."""
+    key_is_global: bool = False
+    """The key means the same attempt in every source; else it is scoped by its own."""
+    parent_key: str | None = None
+    """trajectory_key of the attempt that started this one as its subagent."""
+    trajectory_kind: str | None = None
+    """subagent, where the log says so; null = chaining tells."""
+    step_kind: str = "policy"
+    """policy, compaction, grader, side."""
     task_id: str | None = None
     trial: int | None = None
     agent: str | None = None
@@ -143,6 +202,30 @@ class Call:
     offset: int = 0
     first_bytes: str = ""
     log_format: str = ""
+
+    @property
+    def num_messages(self) -> int:
+        """Number of messages in the state."""
+        return self.state.depth
+
+    @property
+    def history(self) -> History:
+        """TEMPORARY"""
+        h = History()
+        for i in self.state.after(0):
+            h.items.append(i)
+            h.exact.append(messages.extend(h.exact[-1], i.exact))
+            h.loose.append(messages.extend(h.loose[-1], i.loose))
+        return h
+
+
+@dataclass(slots=True)
+class History:
+    """TEMPORARY"""
+
+    items: list[Digested] = field(default_factory=list)
+    exact: list[bytes] = field(default_factory=lambda: [messages.EMPTY_CHAIN])
+    loose: list[bytes] = field(default_factory=lambda: [messages.EMPTY_CHAIN])
 
 
 def digested(message: Message, loss_weight: float | None = None) -> Digested:
@@ -221,12 +304,11 @@ def split_system(items: list[Digested]) -> tuple[str, list[Digested]]:
     return "", items
 
 
-def history_of(items: list[Digested]) -> History:
-    """Chain the hashes of a list of messages."""
-    history = History()
+def conversation(items: Iterable[Digested], start: Node = EMPTY) -> Node:
+    """Continue a conversation with some messages."""
     for item in items:
-        history.append(item)
-    return history
+        start = start.then(item)
+    return start
 
 
 def text(value: Any) -> str | None:

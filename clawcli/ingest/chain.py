@@ -166,10 +166,10 @@ class _Index:
         self.by_loose: dict[bytes, list[Step]] = defaultdict(list)
         self.by_state: dict[bytes, list[Step]] = defaultdict(list)
         self.by_action: dict[bytes, list[Step]] = defaultdict(list)
-        self.by_key: dict[tuple[str, int, int], Step] = {}
+        self.by_call: dict[int, Step] = {}
         for step in (step for choices in calls for step in choices):
             call, action = step.call, step.choice.action
-            self.by_key.setdefault((call.source_uid, call.record, call.ordinal), step)
+            self.by_call.setdefault(id(call), step)
             if call.is_cut:
                 continue  # nobody continues a finished conversation
             self.by_next[step.next_hash].append(step)
@@ -193,7 +193,7 @@ class _Index:
         if call.is_cut:
             if call.follows is None:
                 return None
-            explicit = self.by_key.get((call.source_uid, call.record, call.follows))
+            explicit = self.by_call.get(id(call.follows))
             return None if explicit is None else (explicit, None, False)
         last = _last_assistant(call)
         for cause, candidates in self._tiers(step, last, edited=edited):

@@ -17,7 +17,7 @@ import msgspec
 
 from clawcli.errors import DataError
 from clawcli.ingest import formats, read
-from clawcli.ingest.calls import Call, Fate, MessageCache
+from clawcli.ingest.calls import Call, Fate, Context
 from clawcli.messages import hash128
 
 logger = logging.getLogger(__name__)
@@ -144,10 +144,12 @@ def _rewritten(source: read.Source, records: read.Records, intake: Intake) -> di
 def _decode(
     source: read.Source, records: read.Records, module: ModuleType, uid: str, intake: Intake
 ) -> None:
-    cache = MessageCache()
-    for record in records.records:
+    context = Context(path=source.label)
+    if hasattr(module, "session"):
+        _decode_session(source, records, module, uid, intake, context)
+    for record in () if hasattr(module, "session") else records.records:
         try:
-            calls = _calls(module, bytes(record.raw), cache, intake)
+            calls = _calls(module, bytes(record.raw), context, intake)
         except Fate as fate:
             _set_aside(intake, source, module, uid, record, fate)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -169,14 +171,53 @@ def _decode(
         _set_aside(intake, source, module, uid, records.pending, fate)
 
 
-def _calls(module: ModuleType, raw: bytes, cache: MessageCache, intake: Intake) -> list[Call]:
+def _decode_session(
+    source: read.Source,
+    records: read.Records,
+    module: ModuleType,
+    uid: str,
+    intake: Intake,
+    context: Context,
+) -> None:
+    by_ordinal = {record.ordinal: record for record in records.records}
+    values: dict[int, dict[str, Any]] = {}
+    mended: dict[int, list[str]] = {}
+    for record in records.records:
+        try:
+            try:
+                value = msgspec.json.decode(record.raw)
+            except msgspec.DecodeError:
+                raw, mended[record.ordinal] = read.salvage(bytes(record.raw))
+                value = msgspec.json.decode(raw)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            fate = Fate("rejected", "bad_json", f"the record is not JSON: {error}")
+            _set_aside(intake, source, module, uid, record, fate)
+            continue
+        if not isinstance(value, dict):
+            fate = Fate("rejected", "bad_record", "the record is no object")
+            _set_aside(intake, source, module, uid, record, fate)
+            continue
+        values[record.ordinal] = value
+    session = module.session(values, context)
+    for ordinal, fate in session.fates.items():
+        _set_aside(intake, source, module, uid, by_ordinal[ordinal], fate)
+    for call in session.calls:
+        record = by_ordinal[call.record]
+        call.source_uid, call.source_path = uid, source.label
+        call.offset = record.offset
+        call.first_bytes, call.log_format = _first_bytes(record), module.NAME
+        call.warnings.extend(mended.get(call.record, ()))
+    intake.calls.extend(session.calls)
+
+
+def _calls(module: ModuleType, raw: bytes, context: Context, intake: Intake) -> list[Call]:
     try:
-        return module.calls(raw, cache)
+        return module.calls(raw, context)
     except msgspec.DecodeError:
         raw, codes = read.salvage(raw)
         if not codes:
             raise
-        calls = module.calls(raw, cache)
+        calls = module.calls(raw, context)
         for call in calls:
             call.warnings.extend(codes)
         return calls

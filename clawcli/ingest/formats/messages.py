@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import Call, MessageCache, text, version_number
+from clawcli.ingest.calls import Call, Context, text, version_number
 from clawcli.ingest.formats import transcript
 
 NAME = "messages"
@@ -27,7 +27,7 @@ def why_not(record: dict[str, Any]) -> str | None:
     return None
 
 
-def calls(raw: bytes, cache: MessageCache) -> list[Call]:
+def calls(raw: bytes, context: Context) -> list[Call]:
     """Turn one transcript into its calls.
 
     Raises:
@@ -37,7 +37,7 @@ def calls(raw: bytes, cache: MessageCache) -> list[Call]:
     tools = plain.get("tools")
     steps = transcript.cut(
         messages,
-        cache,
+        context,
         plain=plain,
         own_keys=_OWN_KEYS,
         tools=msgspec.json.encode(tools).decode() if isinstance(tools, list) else None,

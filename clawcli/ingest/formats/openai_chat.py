@@ -18,11 +18,11 @@ from clawcli import schema
 from clawcli.ingest.calls import (
     Call,
     Choice,
+    Context,
     Digested,
     Fate,
-    MessageCache,
+    conversation,
     digested,
-    history_of,
     integer,
     number,
     seconds,
@@ -89,7 +89,7 @@ def why_not(record: dict[str, Any]) -> str | None:
     return None
 
 
-def calls(raw: bytes, cache: MessageCache) -> list[Call]:
+def calls(raw: bytes, context: Context) -> list[Call]:
     """Turn one record into its call, with a choice per answer.
 
     Raises:
@@ -99,18 +99,16 @@ def calls(raw: bytes, cache: MessageCache) -> list[Call]:
     if not isinstance(record, dict):
         raise Fate("rejected", "bad_record", "the record is no object")
     request, raw_messages = _request(raw, record)
-    items = [cache.get(message) for message in raw_messages]
+    items = [context.messages.get(message) for message in raw_messages]
     system, items = split_system(items)
     response, choices = _answer(record)
-    history = history_of(items)
     logged_usage = response.get("usage")
     usage: dict[str, Any] = logged_usage if isinstance(logged_usage, dict) else {}
     model = text(response.get("model")) or text(request.get("model"))
     started, ended, latency = _times(record, response)
     return [
         Call(
-            history=history,
-            num_messages=len(items),
+            state=conversation(items),
             choices=choices,
             system=system,
             tools=_tools(record, request),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clawcli.ingest.calls import Call, MessageCache
+from clawcli.ingest.calls import Call, Context
 from clawcli.ingest.formats import transcript
 
 NAME = "tau_bench"
@@ -23,7 +23,7 @@ def why_not(record: dict[str, Any]) -> str | None:
     return f"no {' and no '.join(missing)}" if missing else None
 
 
-def calls(raw: bytes, cache: MessageCache) -> list[Call]:
+def calls(raw: bytes, context: Context) -> list[Call]:
     """Turn one attempt into its calls.
 
     Raises:
@@ -33,7 +33,7 @@ def calls(raw: bytes, cache: MessageCache) -> list[Call]:
     task_id, trial = plain.get("task_id"), plain.get("trial")
     steps = transcript.cut(
         messages,
-        cache,
+        context,
         plain=plain,
         own_keys=frozenset(),
         trajectory_key=None if task_id is None else f"{task_id}/{trial}",

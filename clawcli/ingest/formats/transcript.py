@@ -7,16 +7,18 @@ what stood before its message; what stands after the last one is the final obser
 from __future__ import annotations
 
 from collections.abc import Set
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from clawcli.ingest.calls import (
+    EMPTY,
     Call,
     Choice,
     Fate,
-    MessageCache,
-    history_of,
+    Node,
+    Context,
     integer,
     number,
     split_system,
@@ -35,7 +37,7 @@ def open_attempt(raw: bytes, key: str) -> tuple[dict[str, Any], bytes]:
 
 def cut(
     raw_messages: bytes,
-    cache: MessageCache,
+    context: Context,
     *,
     plain: dict[str, Any],
     own_keys: Set[str],
@@ -45,7 +47,7 @@ def cut(
 
     Args:
         raw_messages: JSON of the list of messages.
-        cache: decodes each distinct message once.
+        context: decodes each distinct message once.
         plain: the other keys of the attempt; task_id, trial and reward are read from it.
         own_keys: keys of plain that have a column; the others become metadata of the last step.
         **shared: fields of Call that all calls of the attempt have.
@@ -60,29 +62,29 @@ def cut(
         raws = msgspec.json.decode(raw_messages, type=list[msgspec.Raw])
     except msgspec.ValidationError as error:
         raise Fate("rejected", "no_messages", f"no list of messages: {error}", **known) from error
-    system, items = split_system([cache.get(raw) for raw in raws])
+    system, items = split_system([context.messages.get(raw) for raw in raws])
+    states = list(accumulate(items, Node.then, initial=EMPTY))
     places = [i for i, item in enumerate(items) if item.message.role == "assistant"]
     if not places:
         raise Fate("rejected", "empty_trajectory", "the attempt holds no call of a model", **known)
-    history = history_of(items)
-    calls = [
-        Call(
-            history=history,
-            num_messages=place,
-            choices=[Choice(items[place])],
-            system=system,
-            ordinal=ordinal,
-            is_cut=True,
-            follows=ordinal - 1 if ordinal else None,
-            loss_weight=1.0 if (weight := items[place].loss_weight) is None else weight,
-            task_id=task_id,
-            trial=trial,
-            trajectory_reward=reward,
-            is_last=ordinal == len(places) - 1,
-            **shared,
+    calls: list[Call] = []
+    for ordinal, place in enumerate(places):
+        calls.append(
+            Call(
+                state=states[place],
+                choices=[Choice(items[place])],
+                system=system,
+                ordinal=ordinal,
+                is_cut=True,
+                follows=calls[-1] if calls else None,
+                loss_weight=1.0 if (weight := items[place].loss_weight) is None else weight,
+                task_id=task_id,
+                trial=trial,
+                trajectory_reward=reward,
+                is_last=ordinal == len(places) - 1,
+                **shared,
+            )
         )
-        for ordinal, place in enumerate(places)
-    ]
     last = calls[-1]
     last.final_observation = [item.message for item in items[places[-1] + 1 :]]
     last.metadata = {k: v for k, v in plain.items() if k not in own_keys | ATTEMPT_KEYS} or None
