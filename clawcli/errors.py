@@ -12,7 +12,8 @@
     │   └── GateError                     the data cannot train this objective
     ├── StoreError (OSError)          4   missing, unreadable, exists, disk full
     │   ├── NotFoundError
-    │   └── OutputExistsError
+    │   ├── OutputExistsError
+    │   └── ConflictError                 another run wrote to the same table first
     ├── SetupError (RuntimeError)     5   an extra or a device is missing
     │   └── MissingExtraError
     └── TrainingError (RuntimeError)  6   training cannot go on
@@ -116,6 +117,12 @@ class OutputExistsError(StoreError):
     """The output is there already and --force was not given."""
 
     code = "output_exists"
+
+
+class ConflictError(StoreError):
+    """Another run wrote to a table first, so that what this one was about to write is out of date."""
+
+    code = "conflict"
 
 
 class SetupError(ClawError, RuntimeError):

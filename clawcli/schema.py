@@ -1,8 +1,8 @@
 """Every column of every file that claw writes, declared once.
 
 Readers, writers, docs/step-table.md and the SQL that users write all follow these lists. Null
-always means "not logged" unless the column says otherwise. Steps, rejects and priorities are
-tables that users query; nodes, paths and shards are artefact files.
+always means "not logged" unless the column says otherwise. Steps, rejects, sidecars and priorities
+are tables that users query; nodes, paths and shards are artefact files.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ STEPS = _columns(
     ("choice_index", _INT, "Index of the choice among those of one call."),
     ("reward", _FLOAT, "Reward of this step; an episode reward stands on the last step."),
     ("trajectory_reward", _FLOAT, "Logged reward of the whole attempt, on each of its steps."),
-    ("reward_source", _STRING, "Where the reward came from: log."),
+    ("reward_source", _STRING, "Where the reward came from: log, or rewards:FILE (attached)."),
     ("terminated", _BOOL, "True where the log says that the environment ended here."),
     ("truncated", _BOOL, "True where the log says that a limit ended the attempt here."),
     ("is_last", _BOOL, "Last step of its attempt, where the format states an end."),
@@ -196,6 +196,34 @@ REJECTS = _columns(
     ("reward", _FLOAT, "Logged reward of the attempt."),
     ("first_bytes", _STRING, "First 200 bytes of the record."),
 )
+
+_VERSION = ("sidecar_version", _LONG, "Version of the sidecar table that wrote the row.")
+SIDECARS = {
+    "rewards": _columns(
+        ("step_uid", _STRING, "Step that the row is about; null = it is about a trajectory."),
+        ("trajectory_uid", _STRING, "Trajectory that the row is about; null = about a step."),
+        ("reward", _FLOAT, "Reward of the step."),
+        ("trajectory_reward", _FLOAT, "Reward of the whole attempt."),
+        ("terminated", _BOOL, "The environment ended at the step, or at the attempt's last one."),
+        ("truncated", _BOOL, "A limit ended the attempt at the step, or at its last one."),
+        ("reward_source", _STRING, "rewards:FILE, the file that said so, as given."),
+        _VERSION,
+    ),
+    "waiting": _columns(
+        ("step_uid", _STRING, "Call whose predecessor was not logged when it came."),
+        ("waits_for", pa.list_(_STRING), "Hashes of what it continues, for when that arrives."),
+        _VERSION,
+    ),
+    "seen_in": _columns(
+        ("step_uid", _STRING, "Step whose call was logged here too."),
+        ("source_uid", _STRING, "128-bit hex of the other source."),
+        ("source_path", _STRING, "File of the other record, as given to ingest."),
+        ("source_offset", _LONG, "Byte offset of the other record in its uncompressed source."),
+        _VERSION,
+    ),
+}
+"""Tables beside the step table, by name: what became known of a step or a trajectory later. Of the
+rows with one key the highest sidecar_version counts; of seen_in all count."""
 
 NODES = _columns(
     ("node_id", _INT, "Place in depth-first pre-order from 0."),

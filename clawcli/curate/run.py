@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from clawcli import schema
 from clawcli.config import to_dict
-from clawcli.store import artefact, location, query, table
+from clawcli.store import artefact, location, query, sidecars, table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +70,7 @@ def curate(config: CurateConfig) -> CurateReport:
     artefact.check_apart(output, [source.path])
     artefact.check_free(output, force=config.force, ours=location.is_data)
     version = table.open_table(source.steps, source.version).version()
+    known = sidecars.versions(source)
     steps = query.load_steps(source)
     matches = query.match(steps, config.where, timeout_s=config.where_timeout_s)
     uids = steps["step_uid"].to_pylist()
@@ -83,11 +84,10 @@ def curate(config: CurateConfig) -> CurateReport:
     rows = _select(steps, kept, context)
     table_version = None
     if not config.dry_run:
-        info = {
-            "command": "curate",
-            "config": to_dict(config),
-            "inputs": [{"path": str(source.path), "kind": "data", "version": version}],
-        }
+        origin = {"path": str(source.path), "kind": "data", "version": version}
+        if known:
+            origin["sidecars"] = known
+        info = {"command": "curate", "config": to_dict(config), "inputs": [origin]}
         table_version = _write(output, rows, info, force=config.force)
     return CurateReport(
         steps_in=len(uids),

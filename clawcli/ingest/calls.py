@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+import xxhash
 
 from clawcli import messages
 from clawcli.messages import Message, ToolCall
@@ -39,6 +40,8 @@ class Digested:
     exact: bytes
     loose: bytes
     loss_weight: float | None = None
+    extra: dict[str, Any] | None = None
+    """What was logged of the message and has no field in it; null = nothing."""
 
 
 class Node:
@@ -87,11 +90,40 @@ EMPTY = Node(None, None)
 """The conversation before its first message."""
 
 
+Reader = Callable[[bytes], Sequence[Digested]]
+"""Decodes the JSON of one logged message into the messages that it stands for."""
+
+
+class _Place:
+    """A conversation, and how it was logged to go on: hash of the next raw message -> place."""
+
+    __slots__ = ("node", "then")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.then: dict[bytes, _Place] = {}
+
+
 class MessageCache:
-    """Decodes each distinct raw message once; logs repeat the whole history in every request."""
+    """Decodes each distinct raw message once, in whatever order logs repeat it.
+
+    Equal bytes are equal messages, so a raw message is looked up by its hash (xxh3-128), and a
+    request that repeats its history costs one hash and one look-up a message. What was decoded
+    longest ago is let go of beyond a limit; it would be decoded again.
+    """
+
+    _GENERATION_BYTES = 48 << 20
+    _MAX_PLACES = 400_000
 
     def __init__(self) -> None:
-        self._by_raw: dict[bytes, Digested] = {}
+        self._decoded: dict[tuple[Reader, bytes], Sequence[Digested]] = {}
+        self._before: dict[tuple[Reader, bytes], Sequence[Digested]] = {}
+        """The generation before: what is asked for moves on, the rest goes with it."""
+        self._generation_bytes = 0
+        self._new_bytes = 0
+        self._roots: dict[Reader, _Place] = {}
+        self._systems: dict[tuple[Reader, bytes], str | None] = {}
+        self._num_places = 0
 
     def get(self, raw: msgspec.Raw | bytes) -> Digested:
         """Decode one message in the OpenAI chat form.
@@ -99,10 +131,75 @@ class MessageCache:
         Raises:
             Fate: it is not an object with a role.
         """
-        key = bytes(raw)
-        if (known := self._by_raw.get(key)) is None:
-            known = self._by_raw[key] = _digest(key)
-        return known
+        return self._decode(raw, xxhash.xxh3_128_digest(raw), read_chat_message)[0]
+
+    def conversation(
+        self, raws: Sequence[msgspec.Raw | bytes], read: Reader | None = None
+    ) -> tuple[str, Node]:
+        """Turn the raw messages of one request into its system text and its state.
+
+        Args:
+            raws: JSON of each message, in order.
+            read: gives the messages that one raw message stands for; by default those of the
+                OpenAI chat form.
+
+        Raises:
+            Fate: one of them is no message.
+        """
+        read = read or read_chat_message
+        place = self._roots.get(read)
+        if place is None or self._num_places > self._MAX_PLACES:
+            place, self._num_places = _Place(EMPTY), 0
+            self._roots = {read: place}
+        digest = xxhash.xxh3_128_digest
+        rest = iter(raws)
+        system = None
+        for raw in rest:
+            key = digest(raw)
+            system = self._system(raw, key, read)
+            if system is None:
+                place = place.then.get(key) or self._go_on(place, raw, key, read)
+            break
+        for raw in rest:
+            key = digest(raw)
+            place = place.then.get(key) or self._go_on(place, raw, key, read)
+        return system or "", place.node
+
+    def take_count(self) -> int:
+        """Return the bytes of raw messages that were decoded since the last call."""
+        count, self._new_bytes = self._new_bytes, 0
+        return count
+
+    def _go_on(self, place: _Place, raw: msgspec.Raw | bytes, key: bytes, read: Reader) -> _Place:
+        node = conversation(self._decode(raw, key, read), place.node)
+        place.then[key] = found = _Place(node)
+        self._num_places += 1
+        return found
+
+    def _system(self, raw: msgspec.Raw | bytes, key: bytes, read: Reader) -> str | None:
+        """Return the text of a leading system message; null = it is another one."""
+        if (read, key) not in self._systems:
+            if len(self._systems) > 1024:
+                self._systems.clear()
+            system, items = split_system(list(self._decode(raw, key, read)))
+            self._systems[read, key] = None if items else system
+        return self._systems[read, key]
+
+    def _decode(self, raw: msgspec.Raw | bytes, digest: bytes, read: Reader) -> Sequence[Digested]:
+        key = (read, digest)
+        found = self._decoded.get(key)
+        if found is None:
+            found = self._before.pop(key, None)
+            size = len(memoryview(raw))
+            if found is None:
+                found = read(bytes(raw))
+                self._new_bytes += size
+            if self._generation_bytes > self._GENERATION_BYTES:
+                self._before, self._decoded, self._generation_bytes = self._decoded, {}, 0
+                self._roots, self._num_places = {}, 0
+            self._decoded[key] = found
+            self._generation_bytes += size
+        return found
 
 
 @dataclass(slots=True)
@@ -200,32 +297,14 @@ class Call:
     source_path: str = ""
     record: int = 0
     offset: int = 0
-    first_bytes: str = ""
     log_format: str = ""
+    step_uid: str = ""
+    """Uid of the step of its first choice."""
 
     @property
     def num_messages(self) -> int:
         """Number of messages in the state."""
         return self.state.depth
-
-    @property
-    def history(self) -> History:
-        """TEMPORARY"""
-        h = History()
-        for i in self.state.after(0):
-            h.items.append(i)
-            h.exact.append(messages.extend(h.exact[-1], i.exact))
-            h.loose.append(messages.extend(h.loose[-1], i.loose))
-        return h
-
-
-@dataclass(slots=True)
-class History:
-    """TEMPORARY"""
-
-    items: list[Digested] = field(default_factory=list)
-    exact: list[bytes] = field(default_factory=lambda: [messages.EMPTY_CHAIN])
-    loose: list[bytes] = field(default_factory=lambda: [messages.EMPTY_CHAIN])
 
 
 def digested(message: Message, loss_weight: float | None = None) -> Digested:
@@ -233,30 +312,109 @@ def digested(message: Message, loss_weight: float | None = None) -> Digested:
     return Digested(message, messages.digest(message), messages.loose_digest(message), loss_weight)
 
 
-def _digest(raw: bytes) -> Digested:
+def read_chat_message(raw: bytes) -> Sequence[Digested]:
+    """Decode one message in the OpenAI chat form.
+
+    Raises:
+        Fate: it is not an object with a role.
+    """
     value = msgspec.json.decode(raw)
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise Fate("rejected", "bad_message", "a message is not an object with a role")
-    return digested(to_message(value), number(value.get("weight")))
+    message = to_message(value)
+    found = digested(message, number(value.get("weight")))
+    found.extra = leftovers(value, message)
+    return (found,)
 
 
 def to_message(value: dict[str, Any]) -> Message:
     """Read a message in the OpenAI chat form; ids, order and argument strings as logged."""
-    content, parts = messages.content_and_parts(value.get("content"))
-    calls = [_tool_call(call) for call in tool_call_list(value)]
-    if isinstance(legacy := value.get("function_call"), dict):
+    get = value.get
+    content, parts = get("content"), None
+    if not isinstance(content, str):
+        content, parts = messages.content_and_parts(content)
+    calls = [_tool_call(call) for call in tool_call_list(value)] if get("tool_calls") else []
+    if isinstance(legacy := get("function_call"), dict):
         calls.append(_tool_call({"function": legacy}))
-    if content == "" and isinstance(refusal := value.get("refusal"), str):
+    if content == "" and isinstance(refusal := get("refusal"), str):
         content = refusal
     return Message(
-        role=value["role"],
-        content=content,
-        parts=parts,
-        tool_calls=tuple(calls) or None,
-        tool_call_id=text(value.get("tool_call_id")),
-        name=text(value.get("name")),
-        reasoning=text(value.get("reasoning_content")) or text(value.get("reasoning")) or None,
+        get("role") or "",
+        content,
+        parts,
+        tuple(calls) if calls else None,
+        text(get("tool_call_id")),
+        text(get("name")),
+        reasoning_of(value)[0],
     )
+
+
+def reasoning_of(message: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Find the reasoning of a chat message under the names that servers give it.
+
+    Returns:
+        (text, key of the message that held it); nulls where there is none.
+
+    Example:
+        >>> reasoning_of({"reasoning_details": [{"type": "reasoning.text", "text": "so"}]})
+        ('so', 'reasoning_details')
+    """
+    get = message.get
+    for key in ("reasoning_content", "reasoning"):
+        if found := get(key) and text(get(key)):
+            return found, key
+    if found := _thoughts(get("reasoning_details"), "text", "summary"):
+        return found, "reasoning_details"
+    if found := _thoughts(get("thinking_blocks"), "thinking"):
+        return found, "thinking_blocks"
+    if isinstance(fields := get("provider_specific_fields"), dict):
+        found, _ = reasoning_of(fields)
+        return found, "provider_specific_fields" if found else None
+    return None, None
+
+
+def _thoughts(blocks: Any, *keys: str) -> str | None:
+    """Join the texts of reasoning blocks; encrypted ones have none."""
+    if not isinstance(blocks, list):
+        return None
+    found = [text(block.get(key)) for block in blocks if isinstance(block, dict) for key in keys]
+    return "\n\n".join(thought for thought in found if thought) or None
+
+
+_IN_MESSAGE = frozenset(
+    {"role", "content", "tool_calls", "function_call", "tool_call_id", "name", "weight"}
+)
+_IN_CALL = frozenset({"id", "index", "function", "custom"})
+_IN_FUNCTION = frozenset({"name", "arguments", "input"})
+
+
+def leftovers(value: dict[str, Any], message: Message) -> dict[str, Any] | None:
+    """List what a logged chat message holds beside the fields of its Message.
+
+    Example:
+        >>> value = {"role": "user", "content": "", "refusal": "no", "audio": {"id": "a"}}
+        >>> leftovers(value, to_message(value))
+        {'audio': {'id': 'a'}}
+    """
+    found = {}
+    if not value.keys() <= _IN_MESSAGE:
+        held = (None, "", [], {}, message.content, message.reasoning)
+        found = {k: v for k, v in value.items() if k not in _IN_MESSAGE and v not in held}
+    if calls := value.get("tool_calls"):
+        rests = [_call_leftovers(call) for call in (calls if isinstance(calls, list) else [calls])]
+        if any(rests):
+            found["tool_calls"] = rests
+    return found or None
+
+
+def _call_leftovers(call: dict[str, Any]) -> dict[str, Any]:
+    rest = {k: v for k, v in call.items() if k not in _IN_CALL and v is not None}
+    if rest.get("type") == "function":
+        del rest["type"]
+    function = call.get("function") or call.get("custom")
+    if isinstance(function, dict) and not function.keys() <= _IN_FUNCTION:
+        rest |= {k: v for k, v in function.items() if k not in _IN_FUNCTION and v is not None}
+    return rest
 
 
 def tool_call_list(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -313,15 +471,15 @@ def conversation(items: Iterable[Digested], start: Node = EMPTY) -> Node:
 
 def text(value: Any) -> str | None:
     """Return a string as it is, a number as its text, null for everything else."""
-    if isinstance(value, bool):
-        return None
-    return (
-        value if isinstance(value, str) else str(value) if isinstance(value, int | float) else None
-    )
+    if value is None or isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def number(value: Any) -> float | None:
     """Return a finite number; bools count as 0 and 1, numeric strings as numbers, else null."""
+    if value is None:
+        return None
     try:
         result = float(value) if isinstance(value, bool | int | float | str) else math.nan
     except (ValueError, OverflowError):
@@ -331,6 +489,8 @@ def number(value: Any) -> float | None:
 
 def integer(value: Any) -> int | None:
     """Return a whole number that fits 64 bits, else null."""
+    if value is None:
+        return None
     result = value if isinstance(value, int) and not isinstance(value, bool) else None
     if result is None and (parsed := number(value)) is not None and parsed.is_integer():
         result = int(parsed)
@@ -346,6 +506,8 @@ def version_number(value: Any) -> int | None:
 
 def seconds(value: Any) -> float | None:
     """Read a time: seconds (or ms, us, ns) since the epoch, or ISO 8601; else null."""
+    if value is None:
+        return None
     if isinstance(value, str):
         try:
             parsed = datetime.fromisoformat(value)

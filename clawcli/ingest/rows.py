@@ -1,210 +1,259 @@
-"""Turn linked steps into rows of the step table."""
+"""Turn linked calls into rows of the step table, column by column."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from clawcli import messages, schema
-from clawcli.ingest.chain import Step, Trajectory
-from clawcli.messages import hash128
+from clawcli.ingest import chain, steps
+from clawcli.ingest.calls import Call, Choice
+from clawcli.ingest.chain import Placement, Step, TokenTrace
+from clawcli.ingest.placing import moment
+from clawcli.messages import Message, ToolCall
+
+_PLACED = tuple(Placement.__slots__)
 
 
-def build(trajectories: Sequence[Trajectory]) -> pa.Table:
-    """Build the rows of linked trajectories.
+@dataclass(slots=True)
+class Linked:
+    """What the row of a step needs to know about the others: it travels to where its call is."""
+
+    placed: Placement
+    ambiguous: bool
+    same_system: bool
+    """The parent's system text is this one's, and the row need not repeat it."""
+    same_tools: bool
+    parent_said: tuple[int, bytes] | None
+    parent_tokens: TokenTrace | None
+    restated: Sequence[int]
+    """Places in the state of messages that a broken link repeats."""
+
+
+@dataclass(slots=True)
+class Row:
+    """A step to be written: its call, its choice, and its place."""
+
+    uid: str
+    state_hash: bytes
+    next_hash: bytes
+    call: Call
+    choice: Choice
+    linked: Linked
+
+
+def linked(step: Step) -> Linked:
+    """Say about a linked step what its row needs.
+
+    Raises:
+        AssertionError: it was not placed; a bug.
+    """
+    assert step.placed is not None
+    request = step.request
+    parent = step.parent
+    above = parent.request if parent is not None and step.prefix_messages else None
+    return Linked(
+        placed=step.placed,
+        ambiguous=step.ambiguous,
+        same_system=above is not None and above.system == request.system,
+        same_tools=above is not None and above.tools == request.tools,
+        parent_said=parent.said if parent is not None else None,
+        # a row that restates its messages restates its tokens: curation may drop the parent
+        parent_tokens=above.tokens if above is not None else None,
+        restated=chain.restated(step),
+    )
+
+
+def build(rows: Sequence[Row]) -> pa.Table:
+    """Build the rows of linked steps.
 
     Returns:
-        schema.STEPS, trajectory by trajectory, steps in order.
+        schema.STEPS, in the order given.
     """
-    name(trajectories)
-    rows = [row for trajectory in trajectories for row in _trajectory_rows(trajectory)]
-    return pa.Table.from_pylist(rows, schema=schema.steps_schema())
+    plain = _plain_columns(rows)
+    placed = [row.linked.placed for row in rows]
+    for name in _PLACED:
+        plain[name] = [getattr(place, name) for place in placed]
+    plain["prefix_broken"] = [_cause(row) for row in rows]
+    plain["prefix_tokens"], plain["observation_ids"] = _token_deltas(rows)
+    arrays = []
+    for column in schema.STEPS:
+        if column.name in plain:
+            arrays.append(pa.array(plain[column.name], column.type))
+        elif column.name == "observation":
+            arrays.append(_messages(_observations(rows)))
+        elif column.name == "final_observation":
+            arrays.append(_messages([row.call.final_observation for row in rows]))
+        elif column.name == "tool_calls":
+            arrays.append(_tool_calls([row.choice.action.message.tool_calls for row in rows]))
+        else:
+            raise AssertionError(f"no value for column {column.name}")
+    return pa.table(arrays, schema=schema.steps_schema())
 
 
-def name(trajectories: Iterable[Trajectory]) -> None:
-    """Give each trajectory its uid: of the logged key where there is one, else of its first step."""
-    taken: set[str] = set()
-    for trajectory in trajectories:
-        first = trajectory.steps[0]
-        key = first.call.trajectory_key
-        uid = hash128(first.uid, trajectory.kind)
-        if key is not None and trajectory.kind == "main":
-            logged = hash128(first.call.log_format, first.call.source_uid, key)
-            # a key that a source uses twice does not join two attempts
-            uid = logged if logged not in taken else uid
-        taken.add(uid)
-        trajectory.uid = uid
+def _observations(rows: Sequence[Row]) -> list[list[Message]]:
+    return [
+        [item.message for item in row.call.state.after(row.linked.placed.prefix_messages)]
+        for row in rows
+    ]
 
 
-def _trajectory_rows(trajectory: Trajectory) -> Iterable[dict[str, Any]]:
-    steps = trajectory.steps
-    task_id = _first(step.call.task_id for step in _lineage(trajectory))
-    trial = _first(step.call.trial for step in _lineage(trajectory))
-    agent = _first(step.call.agent for step in _lineage(trajectory))
-    episode = _first(step.call.trajectory_reward for step in reversed(steps))
-    rewards = [_reward(step) for step in steps]
-    logged = episode is not None or any(reward is not None for reward in rewards)
-    if episode is not None and not any(reward is not None for reward in rewards):
-        rewards[-1] = episode
-    started = _first(_moment(step.call.started_at) for step in steps)
-    shared = {
-        "trajectory_uid": trajectory.uid,
-        "parent_trajectory_uid": trajectory.parent.uid if trajectory.parent else None,
-        "trajectory_kind": trajectory.kind,
-        "group_uid": _group_uid(trajectory, task_id, agent),
-        "task_id": task_id,
-        "trial": trial,
-        "agent": agent,
-        "trajectory_reward": episode,
-        "reward_source": "log" if logged else None,
-        "log_date": "unknown" if started is None else str(started.date()),
-    }
-    for place, step in enumerate(steps):
-        row = {
-            **shared,
-            **_step_columns(step),
-            "step_index": trajectory.first_index + place,
-            "reward": rewards[place],
-        }
-        if trajectory.kind == "branch" and not logged:
-            # the attempt went another way, and nobody judged this one
-            row["loss_weight"] = 0.0
-        yield row
+def restated_chars(rows: Iterable[Row]) -> tuple[int, int]:
+    """Measure how much text broken links made steps repeat.
+
+    Returns:
+        Characters of observations whose message stood in the predecessor's state or action, and
+        characters of all observations.
+    """
+    repeated = total = 0
+    for row in rows:
+        prefix = row.linked.placed.prefix_messages
+        items = row.call.state.after(prefix)
+        sizes = [len(item.message.content or item.message.parts or "") for item in items]
+        total += sum(sizes)
+        repeated += sum(sizes[place - prefix] for place in row.linked.restated)
+    return repeated, total
 
 
-def _reward(step: Step) -> float | None:
-    """Give a call's reward to the choice that it was for; of several, to the one gone on with."""
-    return step.call.reward if len(step.call.choices) == 1 or step.children else None
-
-
-def _lineage(trajectory: Trajectory) -> Iterable[Step]:
-    above: Trajectory | None = trajectory
-    while above is not None:
-        yield from above.steps
-        above = above.parent
-
-
-def _group_uid(trajectory: Trajectory, task_id: str | None, agent: str | None) -> str:
-    call = trajectory.root.call
-    if task_id is not None:
-        return hash128(call.log_format, task_id, call.system, call.tools, agent)
-    return hash128(call.system, call.tools, call.history.exact[call.num_messages])
-
-
-def _step_columns(step: Step) -> dict[str, Any]:
-    call, choice, parent = step.call, step.choice, step.parent
-    action = choice.action.message
-    inherited = parent.call if parent is not None and step.prefix_messages else None
-    prefix_tokens, observation_ids = _token_delta(step)
-    warnings = [*call.warnings, *choice.warnings]
-    if step.ambiguous:
-        warnings.append("ambiguous_parent")
-    if step.call.reward is not None and _reward(step) is None:
-        warnings.append("reward_of_another_choice")
+def _plain_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    calls = [row.call for row in rows]
+    choices = [row.choice for row in rows]
+    actions = [choice.action.message for choice in choices]
     return {
-        "step_uid": step.uid,
-        "source_uid": call.source_uid,
-        "native_id": call.native_id,
-        "parent_step_uid": parent.uid if parent else None,
-        "prefix_messages": step.prefix_messages,
-        "prefix_broken": step.prefix_broken,
-        "system": None if inherited and call.system == inherited.system else call.system,
-        "tools": None if inherited and call.tools == inherited.tools else call.tools,
-        "observation": [
-            messages.to_row(item.message)
-            for item in call.history.items[step.prefix_messages : call.num_messages]
-        ],
-        "final_observation": None
-        if call.final_observation is None
-        else [messages.to_row(message) for message in call.final_observation],
-        "response": action.content if action.parts is None else messages.text_of(action),
-        "reasoning": action.reasoning,
-        "response_parts": action.parts,
-        "tool_calls": messages.to_row(action)["tool_calls"],
-        "finish_reason": choice.finish_reason,
-        "finish_reason_raw": choice.finish_reason_raw,
-        "choice_index": choice.index,
-        "terminated": call.terminated,
-        "truncated": call.truncated,
-        "is_last": call.is_last,
-        "model": call.model,
-        "policy": call.policy,
-        "policy_version": call.policy_version,
-        "temperature": call.temperature,
-        "top_p": call.top_p,
-        "sampling": _json(call.sampling),
-        "tokenizer": call.tokenizer,
-        "prefix_tokens": prefix_tokens,
-        "observation_ids": observation_ids,
-        "response_ids": choice.response_ids,
-        "rollout_logprobs": choice.logprobs,
-        "token_provenance": _provenance(step),
-        "input_tokens": call.input_tokens,
-        "output_tokens": call.output_tokens,
-        "cached_tokens": call.cached_tokens,
-        "reasoning_tokens": call.reasoning_tokens,
-        "latency_s": call.latency_s,
-        "cost_usd": call.cost_usd,
-        "started_at": _moment(call.started_at),
-        "ended_at": _moment(call.ended_at),
-        "step_kind": "policy",
-        "state_kind": call.state_kind,
-        "loss_weight": call.loss_weight,
-        "warnings": warnings or None,
-        "state_hash": step.state_hash.hex(),
-        "next_hash": step.next_hash.hex(),
-        "log_format": call.log_format,
-        "source_path": call.source_path,
-        "source_offset": call.offset,
-        "metadata": _json(_metadata(step)),
+        "step_uid": [row.uid for row in rows],
+        "source_uid": [c.source_uid for c in calls],
+        "native_id": [c.native_id for c in calls],
+        "system": [None if r.linked.same_system else r.call.system for r in rows],
+        "tools": [None if r.linked.same_tools else r.call.tools for r in rows],
+        "response": [a.content if a.parts is None else messages.text_of(a) for a in actions],
+        "reasoning": [a.reasoning for a in actions],
+        "response_parts": [a.parts for a in actions],
+        "finish_reason": [c.finish_reason for c in choices],
+        "finish_reason_raw": [c.finish_reason_raw for c in choices],
+        "choice_index": [c.index for c in choices],
+        "terminated": [c.terminated for c in calls],
+        "truncated": [c.truncated for c in calls],
+        "is_last": [c.is_last for c in calls],
+        "model": [c.model for c in calls],
+        "policy": [c.policy for c in calls],
+        "policy_version": [c.policy_version for c in calls],
+        "temperature": [c.temperature for c in calls],
+        "top_p": [c.top_p for c in calls],
+        "sampling": [_json(c.sampling) for c in calls],
+        "tokenizer": [c.tokenizer for c in calls],
+        "response_ids": [c.response_ids for c in choices],
+        "rollout_logprobs": [c.logprobs for c in choices],
+        "token_provenance": [_provenance(c) for c in choices],
+        "input_tokens": [c.input_tokens for c in calls],
+        "output_tokens": [c.output_tokens for c in calls],
+        "cached_tokens": [c.cached_tokens for c in calls],
+        "reasoning_tokens": [c.reasoning_tokens for c in calls],
+        "latency_s": [c.latency_s for c in calls],
+        "cost_usd": [c.cost_usd for c in calls],
+        "started_at": [moment(c.started_at) for c in calls],
+        "ended_at": [moment(c.ended_at) for c in calls],
+        "step_kind": [c.step_kind for c in calls],
+        "state_kind": [c.state_kind for c in calls],
+        "warnings": [_warnings(row) for row in rows],
+        "state_hash": [row.state_hash.hex() for row in rows],
+        "next_hash": [row.next_hash.hex() for row in rows],
+        "log_format": [c.log_format for c in calls],
+        "source_path": [c.source_path for c in calls],
+        "source_offset": [c.offset for c in calls],
+        "metadata": [_metadata(row) for row in rows],
     }
 
 
-def _token_delta(step: Step) -> tuple[int | None, list[int] | None]:
+def _warnings(row: Row) -> list[str] | None:
+    found = [*row.call.warnings, *row.choice.warnings]
+    if row.linked.ambiguous:
+        found.append("ambiguous_parent")
+    if row.call.reward is not None and row.linked.placed.reward is None:
+        found.append("reward_of_another_choice")
+    return found or None
+
+
+def _cause(row: Row) -> str | None:
+    """Tell an answer that the client continued, as after a stop string, from another answer."""
+    cause, said = row.linked.placed.prefix_broken, row.linked.parent_said
+    if cause != "action_differs" or said is None or row.call.state.assistant is None:
+        return cause
+    item = row.call.state.assistant.item
+    shown = messages.text_of(item.message) if item is not None else None
+    length = said[0]
+    return "stop_trimmed" if shown and steps.said(shown[:length]) == said else cause
+
+
+def _token_deltas(rows: Sequence[Row]) -> tuple[list[int | None], list[list[int] | None]]:
     """Store logged prompt ids as what is new after the parent's prompt and response ids."""
-    ids, parent = step.call.prompt_ids, step.parent
-    if ids is None:
-        return None, None
-    before: list[int] = []
-    # a row that restates its messages restates its tokens: curation may drop the parent
-    if parent is not None and step.prefix_messages and parent.call.prompt_ids is not None:
-        before = parent.call.prompt_ids + (parent.choice.response_ids or [])
-    shared = 0
-    for ours, theirs in zip(ids, before, strict=False):
-        if ours != theirs:
-            break
-        shared += 1
-    return shared, ids[shared:]
+    shared: list[int | None] = []
+    own: list[list[int] | None] = []
+    for row in rows:
+        ids, parent = row.call.prompt_ids, row.linked.parent_tokens
+        if ids is None:
+            shared.append(None)
+            own.append(None)
+            continue
+        prefix = 0 if parent is None else steps.shared_tokens(ids, parent)
+        shared.append(prefix)
+        own.append(ids[prefix:])
+    return shared, own
 
 
-def _metadata(step: Step) -> dict[str, Any]:
-    own = {"choice": step.choice.metadata} if step.choice.metadata else {}
-    return {**(step.call.metadata or {}), **own}
+def _metadata(row: Row) -> str | None:
+    own = row.choice.metadata
+    if own:
+        return _json({**(row.call.metadata or {}), "choice": own})
+    return _json(row.call.metadata)
 
 
-def _provenance(step: Step) -> str:
-    if step.choice.response_ids is None:
+def _provenance(choice: Choice) -> str:
+    if choice.response_ids is None:
         return "text"
-    return "engine_ids" if step.choice.logprobs is None else "engine_logprobs"
-
-
-def _first(values: Iterable[Any]) -> Any:
-    return next((value for value in values if value is not None), None)
-
-
-def _moment(seconds: float | None) -> Any:
-    if seconds is None or not math.isfinite(seconds):
-        return None
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, OSError, ValueError):
-        return None
+    return "engine_ids" if choice.logprobs is None else "engine_logprobs"
 
 
 def _json(value: dict[str, Any] | None) -> str | None:
     return None if not value else msgspec.json.encode(value).decode()
+
+
+def _lists(values: Sequence[Sequence[Any] | None]) -> tuple[pa.Array, list[Any]]:
+    """Flatten lists; null stays apart from empty.
+
+    Returns:
+        Offsets as ListArray.from_arrays takes them, and all items in order.
+    """
+    offsets: list[int | None] = []
+    items: list[Any] = []
+    for value in values:
+        offsets.append(None if value is None else len(items))
+        if value:
+            items.extend(value)
+    offsets.append(len(items))
+    return pa.array(offsets, pa.int32()), items
+
+
+def _messages(values: Sequence[Sequence[Message] | None]) -> pa.Array:
+    offsets, items = _lists(values)
+    fields = [
+        _tool_calls([item.tool_calls for item in items])
+        if field.name == "tool_calls"
+        else pa.array([getattr(item, field.name) for item in items], field.type)
+        for field in schema.MESSAGE
+    ]
+    structs = pa.StructArray.from_arrays(fields, fields=list(schema.MESSAGE))
+    return pa.ListArray.from_arrays(offsets, structs, type=pa.list_(schema.MESSAGE))
+
+
+def _tool_calls(values: Sequence[Sequence[ToolCall] | None]) -> pa.Array:
+    offsets, items = _lists(values)
+    fields = [
+        pa.array([getattr(item, field.name) for item in items], field.type)
+        for field in schema.TOOL_CALL
+    ]
+    structs = pa.StructArray.from_arrays(fields, fields=list(schema.TOOL_CALL))
+    return pa.ListArray.from_arrays(offsets, structs, type=pa.list_(schema.TOOL_CALL))

@@ -1,29 +1,44 @@
 """Ingest: logs to a step table, each record with one fate.
 
-Sources are read, their records decoded into calls by the format that fits, all calls of the run
-linked, and the new rows committed at once; the commit info names the sources with the hash of
-their bytes, so that a second run over the same files adds nothing.
+Sources are cut into pieces, workers turn these into calls, rounds of calls are linked and committed
+one after the other; the commit infos name the sources with hashes of what was consumed, so that a
+later run goes on where this one ended.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import msgspec
+import pyarrow.compute as pc
 
-from clawcli import schema
-from clawcli.errors import ClawError, DataError, UsageError
-from clawcli.ingest import chain, read, rows
-from clawcli.ingest.calls import Call
-from clawcli.ingest.intake import Intake, drop_known, take
+from clawcli.engine import Workers
+from clawcli.errors import ConfigError, DataError, NotFoundError, UsageError
+from clawcli.ingest import plan, redact, secret_rules
+from clawcli.ingest.batch import Batch, Part, Piece, Setting
+from clawcli.ingest.calls import seconds
+from clawcli.ingest.find import Found, find
+from clawcli.ingest.reward_plan import parse_on
+from clawcli.ingest.rewards import attach_rewards
+from clawcli.ingest.rounds import Rounds, Totals
+from clawcli.ingest.sources import KnownSources
 from clawcli.store import location, table
+from clawcli.store.location import Location
 
 _RESTATED_WARNING = 0.2
+_PARALLEL_BYTES = 48 << 20
+_PARALLEL_FILES = 2_000
+_FILES_PER_PARTITION = 8
 FATES = ("used", "duplicate", "failed_call", "ignored", "pending", "rejected")
+
+Progress = Callable[[int, int, int], None]
+"""Told of bytes read, bytes in all (0 = unknown) and steps so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,11 +46,33 @@ class IngestConfig:
     """What to read and where to put it."""
 
     inputs: tuple[str, ...]
-    """Files, folders, globs, or - for standard input."""
+    """Files, folders, globs, URLs, or - for standard input."""
     output: str
     """Data directory; appended to if it exists."""
     source_name: str | None = None
     """Name that the identity of the one source rests on, in place of its file name."""
+    format: str | None = None
+    """Name of a log format, or path of a plug-in; null = found by content."""
+    map: dict[str, str] = field(default_factory=dict)
+    """Column -> path in a record, for logs in no known format."""
+    system: str | None = None
+    """File with the system text of logs that hold none."""
+    tools: str | None = None
+    """File with the tool schemas (JSON list) of logs that hold none."""
+    since: str | None = None
+    """Leave out files that were last modified before: a date, a time (ISO 8601), or seconds."""
+    redact: bool = True
+    """Take secrets out before anything is written."""
+    redact_rules: str | None = None
+    """TOML file with more rules."""
+    redact_with: str | None = None
+    """Command of an outside scanner."""
+    rewards: str | None = None
+    """File or folder with rewards, to be joined to the steps."""
+    on: tuple[str, ...] = ()
+    """COLUMN=FIELD: what joins steps and rewards; empty = columns of the same name."""
+    workers: int = 0
+    """Processes that read; 0 = one for each processor, where there is enough to read."""
     dry_run: bool = False
     """Read and check all, write nothing."""
 
@@ -59,16 +96,24 @@ class IngestReport:
     rejects_by_reason: dict[str, int]
     warnings_by_code: dict[str, int]
     steps_by_format: dict[str, int]
+    secrets_by_rule: dict[str, int]
+    """Secrets that were taken out, by rule."""
     restated_frac: float
     """Share of observation text that stood in the predecessor's state already: what clients that
     edit their history cost."""
+    rewards: dict[str, Any] | None
+    """What became of --rewards; null = not asked for."""
     table_version: int | None
     problems: tuple[str, ...] = ()
     """Sources that could not be read through, one sentence each; the rest was committed."""
 
 
-def ingest(config: IngestConfig) -> IngestReport:
+def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestReport:
     """Read logs into the step table of a data directory.
+
+    Args:
+        config: what to read and where to put it.
+        progress: is told how far the run is.
 
     Raises:
         NotFoundError: an input names nothing.
@@ -76,7 +121,6 @@ def ingest(config: IngestConfig) -> IngestReport:
             IngestReport.problems.
         StoreError: the output cannot be written.
     """
-    paths = read.find(config.inputs)
     place = location.parse(config.output)
     if place.version is not None:
         raise UsageError(f"{config.output} names a version.", "A version cannot be written to.")
@@ -84,159 +128,264 @@ def ingest(config: IngestConfig) -> IngestReport:
         raise DataError(
             f"{place.path} is there, but is no data directory.", "Choose another --output."
         )
-    if config.source_name is not None and len(paths) != 1:
+    since = _since(config)
+    found, problems = find(config.inputs, since=since)
+    if not found and problems:
+        raise NotFoundError(problems[0], "Check the path.")
+    if config.source_name is not None and len(found) != 1:
         raise UsageError(
-            f"--source-name names one source, and here are {len(paths):,}.",
+            f"--source-name names one source, and here are {len(found):,}.",
             "Ingest them one by one.",
         )
-    intake = Intake(_known_sources(place), config.source_name)
-    for path in paths:
-        try:
-            take(path, intake)
-        except ClawError as error:
-            if len(paths) == 1:
-                raise
-            intake.problems.append(str(error))
-    if intake.problems and not intake.sources and not intake.files_unchanged:
-        raise DataError(
-            f"None of {len(paths):,} sources could be read. {intake.problems[0]}",
-            "Correct or leave out what is named.",
+    infos = _refuse_curated(config, place)
+    count = _count(config, found)
+    setting = _setting(config, place, is_remote=count > 1)
+    known = KnownSources(infos)
+    with Workers(Batch, (setting, known), count) as workers:
+        rounds = Rounds(
+            place, workers, info=_info(config, setting), known=known, dry_run=config.dry_run
         )
-    if config.dry_run:
-        return _commit(config, place, intake)
-    with table.lock(place.path):
-        drop_known(intake, _known_sources(place))
-        return _commit(config, place, intake)
-
-
-def _known_sources(place: location.Location) -> dict[str, dict[str, Any]]:
-    return {
-        source["source_uid"]: source
-        for info in table.history(place.steps)
-        for source in info.get("sources", ())
-    }
-
-
-def _commit(config: IngestConfig, place: location.Location, intake: Intake) -> IngestReport:
-    before, trajectories_before = _present(place, config)
-    steps = _distinct(chain.make_steps(intake.calls), before, intake)
-    trajectories = chain.link(steps)
-    new = rows.build(trajectories)
-    for codes in new["warnings"].to_pylist():
-        intake.warnings.update(codes or ())
-    intake.warnings.update(_split_tasks(trajectories))
-    restated_frac = chain.restated_frac(steps)
-    if restated_frac > _RESTATED_WARNING:
-        intake.warnings["history_restated"] += 1
-    version = None
+        rounds.totals.problems.extend(problems)
+        _run(plan.pieces(found, setting, known), workers, rounds, _Meter(found, progress))
+    totals = rounds.totals
+    is_empty_handed = not (totals.files_read or totals.files_unchanged or totals.warnings)
+    if totals.problems and is_empty_handed:
+        raise _nothing_read(found, totals)
     if not config.dry_run:
-        version = _write(config, place, intake, new)
-    fates = Counter(row["fate"] for row in intake.unused)
-    decoded = {(call.source_uid, call.record) for call in intake.calls}
-    fates["used"] = len(decoded) - fates["duplicate"]
-    rejected = Counter(row["reason"] for row in intake.unused if row["fate"] == "rejected")
-    formats_seen = Counter(new["log_format"].to_pylist())
-    return IngestReport(
-        files_read=len(intake.sources),
-        files_unchanged=intake.files_unchanged,
-        bytes_read=intake.bytes_read,
-        records=fates.total(),
-        records_by_fate={fate: fates[fate] for fate in FATES},
-        steps=new.num_rows,
-        steps_changed=0,
-        steps_total=len(before) + new.num_rows,
-        trajectories=len(trajectories),
-        trajectories_total=trajectories_before + len(trajectories),
-        trajectories_empty=rejected["empty_trajectory"],
-        rejects=fates["rejected"],
-        rejects_by_reason=dict(sorted(rejected.items())),
-        warnings_by_code=dict(sorted(intake.warnings.items())),
-        steps_by_format=dict(sorted(formats_seen.items())),
-        restated_frac=restated_frac,
-        table_version=version,
-        problems=tuple(intake.problems),
-    )
+        _finish(place, rounds, setting)
+    rewards = None
+    if config.rewards is not None:
+        rewards = attach_rewards(
+            place, config.rewards, on=parse_on(config.on), dry_run=config.dry_run
+        )
+    return _report(place, rounds, rewards)
 
 
-def _split_tasks(trajectories: Sequence[chain.Trajectory]) -> dict[str, int]:
-    """Count tasks whose attempts differ in their system text alone, as a clock in it does."""
-    systems: dict[tuple[Any, ...], set[str]] = {}
-    for trajectory in trajectories:
-        call = trajectory.root.call
-        if call.task_id is not None and trajectory.kind == "main":
-            key = (call.log_format, call.task_id, call.tools, call.agent)
-            systems.setdefault(key, set()).add(call.system)
-    split = sum(len(texts) > 1 for texts in systems.values())
-    return {"task_split_by_system": split} if split else {}
+def _run(pieces: Iterator[Piece | None], workers: Workers, rounds: Rounds, meter: _Meter) -> None:
+    """Keep all workers busy; commit when a round is full, and at the end."""
+    driver = _Driver(workers, rounds, meter)
+    for piece in pieces:
+        if piece is None:
+            driver.finish()
+        else:
+            driver.give(piece)
+    driver.finish()
+    while deferred := rounds.take_deferred():
+        for source in deferred:
+            driver.give(Piece(driver.num_given, [source]))
+            driver.finish()
 
 
-def _present(place: location.Location, config: IngestConfig) -> tuple[set[str], int]:
-    if not table.exists(place.steps):
-        return set(), 0
-    if table.history(place.steps)[0].get("command") != "ingest":
+class _Driver:
+    """Gives pieces to workers and takes their parts in, in the order of the pieces."""
+
+    def __init__(self, workers: Workers, rounds: Rounds, meter: _Meter) -> None:
+        self.workers, self.rounds, self.meter = workers, rounds, meter
+        self.num_given = 0
+        self._num_done = 0
+        self._idle = deque(range(workers.count))
+        self._finished: dict[int, tuple[int, Part]] = {}
+        self._in_flight = 0
+        self._learnt: list[Mapping[str, Any]] = []
+        self._knows = [0] * workers.count
+
+    def give(self, piece: Piece) -> None:
+        """Hand a piece to a worker, as soon as one is free."""
+        piece.number = self.num_given
+        while not self._idle or len(self._finished) > self.workers.count:
+            self._advance()
+        worker = self._idle.popleft()
+        self._send(worker, "take", piece, self._learnt[self._knows[worker] :])
+        self._knows[worker] = len(self._learnt)
+        self.num_given += 1
+
+    def finish(self) -> None:
+        """Wait for all pieces, and commit what they gave."""
+        while self._num_done < self.num_given:
+            self._advance()
+        self._learnt.extend(self.rounds.commit())
+
+    def _send(self, worker: int, method: str, *arguments: Any) -> None:
+        self._in_flight += 1
+        self.workers.send(worker, method, *arguments)
+
+    def _receive(self) -> None:
+        worker, part = self.workers.receive()
+        self._in_flight -= 1
+        self._finished[part.number] = worker, part
+
+    def _advance(self) -> None:
+        while self._num_done not in self._finished:
+            self._receive()
+        worker, part = self._finished.pop(self._num_done)
+        self.rounds.absorb(worker, part)
+        self.meter.add(part, self.rounds)
+        if self.rounds.is_full:
+            while self._in_flight:  # a commit needs all workers
+                self._receive()
+            self._learnt.extend(self.rounds.commit())
+        if part.more:
+            self._send(worker, "more")
+        else:
+            self._num_done += 1
+            self._idle.append(worker)
+
+
+class _Meter:
+    """Tells how far a run is."""
+
+    def __init__(self, found: list[Found], progress: Progress | None) -> None:
+        sizes = [source.size for source in found]
+        self._total = 0 if None in sizes else sum(size or 0 for size in sizes)
+        self._progress = progress
+        self._bytes = 0
+
+    def add(self, part: Part, rounds: Rounds) -> None:
+        self._bytes += sum(taken.stored_bytes for taken in part.taken)
+        if self._progress is not None:
+            self._progress(self._bytes, self._total, rounds.totals.steps)
+
+
+def _count(config: IngestConfig, found: list[Found]) -> int:
+    """Decide how many processes read: starting some costs more than reading a little."""
+    if any(source.path == "-" for source in found):
+        return 1  # only this process has the standard input
+    if config.workers:
+        return config.workers
+    num_bytes = sum(source.size or 0 for source in found)
+    if num_bytes < _PARALLEL_BYTES and len(found) < _PARALLEL_FILES:
+        return 1
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 16)
+
+
+def _since(config: IngestConfig) -> float | None:
+    if config.since is None:
+        return None
+    since = seconds(config.since)
+    if since is None:
+        raise UsageError(
+            f"--since {config.since!r} is no time.", "Write 2026-11-30 or 2026-11-30T12:00:00Z."
+        )
+    return since
+
+
+def _refuse_curated(config: IngestConfig, place: Location) -> list[dict[str, Any]]:
+    infos = table.history(place.steps) if table.exists(place.steps) else []
+    if infos and infos[0].get("command") != "ingest":
         raise DataError(
             f"{config.output} was curated, so no log can be added to it.",
             "Ingest into the directory that it was curated from, and curate again.",
         )
-    known = table.read(place, columns=["step_uid", "trajectory_uid"])
-    trajectories = set(known["trajectory_uid"].to_pylist())
-    return set(known["step_uid"].to_pylist()), len(trajectories)
+    return infos
 
 
-def _distinct(steps: Sequence[chain.Step], before: set[str], intake: Intake) -> list[chain.Step]:
-    """Keep each step once; a record all of whose steps are known is a duplicate."""
-    seen: dict[str, Call | None] = dict.fromkeys(before)
-    kept = []
-    fresh: dict[tuple[str, int], bool] = {}
-    for step in steps:
-        record = (step.call.source_uid, step.call.record)
-        is_new = step.uid not in seen
-        fresh[record] = fresh.get(record, False) or is_new
-        if is_new:
-            seen[step.uid] = step.call
-            kept.append(step)
-        elif (first := seen[step.uid]) is not None and _said(first) != _said(step.call):
-            intake.warnings["duplicate_differs"] += 1
-    repeated = {record for record, is_new in fresh.items() if not is_new}
-    for step in steps:
-        record = (step.call.source_uid, step.call.record)
-        if record in repeated:
-            repeated.discard(record)
-            intake.unused.append(
-                {
-                    "source_uid": step.call.source_uid,
-                    "source_path": step.call.source_path,
-                    "source_offset": step.call.offset,
-                    "log_format": step.call.log_format,
-                    "fate": "duplicate",
-                    "reason": "same_call",
-                    "detail": f"the same call is stored as step {step.uid}",
-                    "task_id": step.call.task_id,
-                    "trial": step.call.trial,
-                    "first_bytes": step.call.first_bytes,
-                }
-            )
-    return kept
+def _setting(config: IngestConfig, place: Location, *, is_remote: bool) -> Setting:
+    redaction = None
+    if config.redact:
+        rules = [*secret_rules.RULES]
+        if config.redact_rules is not None:
+            rules += redact.read_rules(config.redact_rules)
+        key = redact.key_of(place.path) if not config.dry_run else bytes(32)
+        redaction = key, rules, config.redact_with
+    elif config.redact_rules or config.redact_with:
+        raise UsageError(
+            "--no-redact leaves nothing for the other --redact flags to do.", "Drop it."
+        )
+    return Setting(
+        place=place,
+        source_name=config.source_name,
+        format=config.format,
+        mapping=dict(config.map) or None,
+        system=None if config.system is None else _text(config.system),
+        tools=None if config.tools is None else _tools(config.tools),
+        redaction=redaction,
+        dry_run=config.dry_run,
+        is_remote=is_remote,
+    )
 
 
-def _said(call: Call) -> tuple[Any, ...]:
-    """What two logs of one call should agree on besides its messages."""
-    return call.system, call.tools, call.reward, call.task_id, call.trial
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFoundError(f"{path} does not exist.", "Check the path.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.", "Name a UTF-8 text file.") from error
 
 
-def _write(
-    config: IngestConfig, place: location.Location, intake: Intake, new: pa.Table
-) -> int | None:
-    if not intake.sources and table.exists(place.steps):
-        return table.open_table(place.steps).version()
-    info = {"command": "ingest", "inputs": list(config.inputs), "sources": intake.sources}
-    known = {
-        (row["source_uid"], row["source_offset"])
-        for row in table.read(place, "rejects").to_pylist()
-    }
-    # rejects go first: a run that dies in between writes them no second time
-    unused = [r for r in intake.unused if (r["source_uid"], r["source_offset"]) not in known]
-    if unused:
-        rejects = pa.Table.from_pylist(unused, schema=schema.arrow_schema(schema.REJECTS))
-        table.append(Path(place.rejects), rejects, info={"command": "ingest"})
-    return table.append(Path(place.steps), new, info=info, partition_by=schema.PARTITION_COLUMNS)
+def _tools(path: str) -> str:
+    try:
+        value = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{path} is not JSON: {error}.", "Write a list of tool schemas."
+        ) from error
+    if not isinstance(value, list):
+        raise ConfigError(f"{path} is no JSON list.", "Write a list of tool schemas.")
+    return msgspec.json.encode(value).decode()
+
+
+def _info(config: IngestConfig, setting: Setting) -> dict[str, Any]:
+    """What the commit infos say besides the sources, without a secret in a path."""
+    inputs = list(config.inputs)
+    if setting.redaction is not None:
+        key, rules, _ = setting.redaction
+        redactor = redact.Redactor(key, rules)
+        inputs = [redactor.text(text) for text in inputs]
+    return {"command": "ingest", "inputs": inputs, "redacted": config.redact}
+
+
+def _nothing_read(found: list[Found], totals: Totals) -> DataError:
+    if len(found) == 1:
+        return DataError(totals.problems[0])
+    return DataError(
+        f"None of {len(found):,} sources could be read. {totals.problems[0]}",
+        "Correct or leave out what is named.",
+    )
+
+
+def _finish(place: Location, rounds: Rounds, setting: Setting) -> None:
+    """Make a table where there is nothing yet, and few files of many."""
+    if not table.exists(place.steps):
+        rounds.commit_empty()
+    elif rounds.num_commits > 0:
+        with table.lock(place.path):
+            table.compact(place.steps, info={"command": "ingest", "compacted": True})
+
+
+def _report(place: Location, rounds: Rounds, rewards: Any) -> IngestReport:
+    totals = rounds.totals
+    restated_frac = totals.restated_chars / (totals.observation_chars or 1)
+    if restated_frac > _RESTATED_WARNING:
+        totals.warnings["history_restated"] += 1
+    trajectories_total = len(totals.trajectories)
+    version = None
+    if table.exists(place.steps):
+        stored = table.read(place, columns=["trajectory_uid"])["trajectory_uid"]
+        version = table.open_table(place.steps).version()
+        if rounds.dry_run:
+            trajectories_total = len({*stored.to_pylist(), *totals.trajectories})
+        else:
+            trajectories_total = pc.count_distinct(stored).as_py()
+    return IngestReport(
+        files_read=totals.files_read,
+        files_unchanged=totals.files_unchanged,
+        bytes_read=totals.bytes_read,
+        records=totals.fates.total(),
+        records_by_fate={fate: totals.fates[fate] for fate in FATES},
+        steps=totals.steps,
+        steps_changed=totals.steps_changed,
+        steps_total=rounds.committed.num_steps,
+        trajectories=len(totals.trajectories),
+        trajectories_total=trajectories_total,
+        trajectories_empty=totals.rejected["empty_trajectory"],
+        rejects=totals.fates["rejected"],
+        rejects_by_reason=dict(sorted(totals.rejected.items())),
+        warnings_by_code=dict(sorted((+totals.warnings).items())),
+        steps_by_format=dict(sorted(totals.formats.items())),
+        secrets_by_rule=dict(sorted((+totals.secrets).items())),
+        restated_frac=restated_frac,
+        rewards=None if rewards is None else msgspec.to_builtins(rewards),
+        table_version=None if rounds.dry_run else version,
+        problems=tuple(totals.problems),
+    )

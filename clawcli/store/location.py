@@ -1,4 +1,8 @@
-"""Names of data directories: data, data@3."""
+"""Names of data directories: data, data@3, s3://bucket/data@3.
+
+A data directory holds tables, each a directory: steps, rejects, sidecars by name. It is on this
+machine or in an object store, and whoever works on one need not ask which.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +12,44 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clawcli.errors import DataError, NotFoundError, UsageError
+from clawcli.store import remote
+from clawcli.store.remote import Place, Remote
 
 STEPS = "steps"
 REJECTS = "rejects"
+SIDECARS = "sidecars"
 LOCK = ".lock"
 """File that whoever adds to a data directory holds."""
+REDACTION_KEY = ".redaction-key"
+"""File with the key that the placeholders of hidden secrets are made with."""
+_OWN = {STEPS, REJECTS, SIDECARS, LOCK, REDACTION_KEY}
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
     """A data directory and, where one was named, a version of its step table."""
 
-    path: Path
+    path: Place
     version: int | None = None
 
     @property
-    def steps(self) -> Path:
+    def steps(self) -> Place:
         """Directory of the step table."""
         return self.path / STEPS
 
     @property
-    def rejects(self) -> Path:
+    def rejects(self) -> Place:
         """Directory of the table of records that gave no step."""
         return self.path / REJECTS
+
+    def sidecar(self, name: str) -> Place:
+        """Directory of a table of what became known of steps later."""
+        return self.path / SIDECARS / name
+
+    @property
+    def on_disk(self) -> list[Path]:
+        """The directory itself if it is on this machine, where an output could damage it."""
+        return [self.path] if isinstance(self.path, Path) else []
 
 
 def parse(text: str) -> Location:
@@ -42,13 +61,34 @@ def parse(text: str) -> Location:
     Example:
         >>> parse("runs/data@3")
         Location(path=PosixPath('runs/data'), version=3)
+        >>> parse("s3://bucket/data@3")
+        Location(path=Remote(url='s3://bucket/data'), version=3)
     """
-    if (match := re.fullmatch(r"(.+)@(\d+)", text)) and not Path(text).exists():
-        return Location(_usable(Path(match[1])), int(match[2]))
-    return Location(_usable(Path(text)))
+    is_remote = remote.is_remote(text)
+    read = remote.parse if is_remote else _local
+    # a directory on this machine may be called so; to ask a store would cost a request
+    if (match := re.fullmatch(r"(.+)@(\d+)", text)) and (is_remote or not Path(text).exists()):
+        return Location(read(match[1]), int(match[2]))
+    return Location(read(text))
 
 
-def _usable(path: Path) -> Path:
+def local(place: Place) -> Path:
+    """Return a place for an output that takes it by a rename, which object stores do not have.
+
+    Raises:
+        UsageError: it is in an object store.
+    """
+    if isinstance(place, Remote) or remote.is_remote(str(place)):
+        url = re.sub(r"^([^/]+:)/+", r"\1//", str(place))
+        raise UsageError(
+            f"--output {url} is in an object store, where only claw ingest writes.",
+            "Name a place on this machine, and copy it when it is done.",
+        )
+    return place
+
+
+def _local(text: str) -> Path:
+    path = Path(text)
     name = os.fsencode(path.resolve())
     # deltalake 1.6 decodes %XX in the names of directories, and takes no bytes beyond UTF-8
     if re.search(rb"%[0-9A-Fa-f]{2}", name) or name.decode(errors="replace").encode() != name:
@@ -61,18 +101,18 @@ def _usable(path: Path) -> Path:
     return path
 
 
-def is_data(path: Path) -> bool:
+def is_data(path: Place) -> bool:
     """Tell whether a directory is a data directory."""
     return (path / STEPS / "_delta_log").is_dir()
 
 
-def may_hold_data(path: Path) -> bool:
+def may_hold_data(path: Place) -> bool:
     """Tell whether a table may be put here: a data directory, one that a crash left, or nothing."""
     if not path.exists():
         return True
     if not path.is_dir():
         return False
-    return is_data(path) or all(child.name in (STEPS, REJECTS, LOCK) for child in path.iterdir())
+    return is_data(path) or all(child.name in _OWN for child in path.iterdir())
 
 
 def existing(text: str) -> Location:
@@ -81,6 +121,7 @@ def existing(text: str) -> Location:
     Raises:
         NotFoundError: nothing is there.
         DataError: what is there is no data directory.
+        StoreError: the object store does not answer.
     """
     location = parse(text)
     if not location.path.exists():

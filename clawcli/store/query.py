@@ -1,5 +1,6 @@
-"""Scan a step table: derived columns, and users' SQL expressions on a locked connection.
+"""Scan a step table: attached rewards, derived columns, users' SQL on a locked connection.
 
+Rewards that a sidecar holds are laid over the logged ones before anything is computed from them.
 Derived columns are computed by our own SQL. An expression that a user wrote runs on another
 connection that has no files, no network and no settings, only rows in memory: DuckDB treats SQL as
 code, so nothing less counts. It yields step_uids and nothing else.
@@ -19,8 +20,8 @@ import duckdb
 import pyarrow as pa
 
 from clawcli import schema
-from clawcli.errors import StoreError, WhereError
-from clawcli.store import table
+from clawcli.errors import DataError, StoreError, WhereError
+from clawcli.store import sidecars, table
 from clawcli.store.location import Location
 
 logger = logging.getLogger(__name__)
@@ -101,6 +102,58 @@ ORDER BY base.trajectory_uid, base.step_index, base.choice_index, base.step_uid
 """
 
 
+_REWARD_COLUMNS = ("reward", "trajectory_reward", "reward_source", "terminated", "truncated")
+REWARD_INPUTS = ("step_uid", "trajectory_uid", "step_index", "choice_index", *_REWARD_COLUMNS)
+"""Columns that with_rewards reads."""
+
+_REWARDS_SQL = """
+WITH joined AS (
+    SELECT base.*,
+           CASE WHEN isfinite(of_step.reward) THEN of_step.reward END AS step_reward,
+           CASE WHEN isfinite(of_attempt.trajectory_reward)
+                THEN of_attempt.trajectory_reward END AS attempt_reward,
+           of_step.reward_source AS step_source,
+           of_attempt.reward_source AS attempt_source,
+           of_step.terminated AS step_terminated,
+           of_attempt.terminated AS attempt_terminated,
+           of_step.truncated AS step_truncated,
+           of_attempt.truncated AS attempt_truncated,
+           -- an attempt's only reward, equal to the episode's, is where ingest put that one
+           CASE WHEN count(base.reward) OVER attempt = 1 AND base.reward = base.trajectory_reward
+                THEN NULL ELSE base.reward END AS logged_step_reward,
+           row_number() OVER (attempt ORDER BY step_index DESC, choice_index DESC,
+                              base.step_uid DESC) = 1 AS is_end
+    FROM base
+    LEFT JOIN (FROM rewards WHERE step_uid IS NOT NULL) AS of_step
+           ON of_step.step_uid = base.step_uid
+    LEFT JOIN (FROM rewards WHERE step_uid IS NULL) AS of_attempt
+           ON of_attempt.trajectory_uid = base.trajectory_uid
+    WINDOW attempt AS (PARTITION BY base.trajectory_uid)
+), placed AS (
+    SELECT *,
+           coalesce(step_reward, logged_step_reward) AS own_reward,
+           coalesce(attempt_reward, trajectory_reward) AS episode_reward,
+           bool_or(step_reward IS NOT NULL OR attempt_reward IS NOT NULL) OVER attempt AS judged,
+           bool_or(coalesce(step_reward, logged_step_reward) IS NOT NULL) OVER attempt AS by_step
+    FROM joined
+    WINDOW attempt AS (PARTITION BY trajectory_uid)
+)
+SELECT CASE WHEN NOT judged THEN reward
+            WHEN by_step THEN own_reward
+            WHEN is_end THEN episode_reward END AS reward,
+       episode_reward AS trajectory_reward,
+       CASE WHEN step_reward IS NOT NULL THEN step_source
+            WHEN attempt_reward IS NOT NULL THEN attempt_source
+            ELSE reward_source END AS reward_source,
+       coalesce(step_terminated, CASE WHEN is_end THEN attempt_terminated END, terminated)
+           AS terminated,
+       coalesce(step_truncated, CASE WHEN is_end THEN attempt_truncated END, truncated)
+           AS truncated
+FROM placed
+ORDER BY place
+"""
+
+
 _NUMBERS = {
     "top_k": -1,
     "min_p": 0,
@@ -136,8 +189,9 @@ class Matches:
 
 
 def load_steps(location: Location) -> pa.Table:
-    """Read a step table with its derived columns.
+    """Read a step table with its attached rewards and its derived columns.
 
+    Rewards are those that are attached today, also where the location names an old version.
     Columns that a curation froze are read, never computed again from the rows that survived.
 
     Returns:
@@ -146,6 +200,7 @@ def load_steps(location: Location) -> pa.Table:
 
     Raises:
         StoreError: a step stands in the table twice.
+        DataError: rewards were attached to a curated directory, whose returns are frozen.
     """
     base = table.read(location)
     repeated = base.num_rows - len(set(base["step_uid"].to_pylist()))
@@ -153,7 +208,42 @@ def load_steps(location: Location) -> pa.Table:
         raise StoreError(
             f"{location.path} holds {repeated:,} steps more than once.", "Ingest the logs again."
         )
+    if sidecars.exists(location, "rewards"):
+        if any(name in base.column_names for name in schema.FROZEN_NAMES):
+            raise DataError(
+                f"{location.path} was curated, so its returns are frozen, but it has rewards of "
+                "its own that would not change them.",
+                "Attach rewards to the directory that it was curated from, and curate again.",
+            )
+        base = with_rewards(base, sidecars.read(location, "rewards"))
     return derive(base)
+
+
+def with_rewards(base: pa.Table, rewards: pa.Table) -> pa.Table:
+    """Lay attached rewards over the logged ones; where one has a value, it counts.
+
+    An episode reward stands as trajectory_reward on each step of its trajectory, and in reward of
+    the last one only where no step has a reward of its own. NaN and infinities count as null.
+
+    Args:
+        base: rows of a step table with at least the REWARD_INPUTS.
+        rewards: the sidecar, one row a key.
+
+    Returns:
+        The same rows in the same order, with reward, trajectory_reward, reward_source, terminated
+        and truncated as they now are.
+    """
+    place = pa.array(range(base.num_rows), pa.int64())
+    with duckdb.connect(config={"temp_directory": ""}) as connection:
+        connection.register("base", base.select(REWARD_INPUTS).append_column("place", place))
+        connection.register("rewards", rewards)
+        found = connection.sql(_REWARDS_SQL).to_arrow_table()
+    for name in _REWARD_COLUMNS:
+        field = base.schema.field(name)
+        base = base.set_column(
+            base.schema.get_field_index(name), field, found[name].cast(field.type)
+        )
+    return base
 
 
 def derive(base: pa.Table) -> pa.Table:

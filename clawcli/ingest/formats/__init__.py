@@ -6,16 +6,61 @@ file here and one line in FORMATS.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
 from clawcli.errors import LogFormatError
-from clawcli.ingest.formats import messages, openai_chat, tau_bench
+from clawcli.ingest.formats import (
+    anthropic_messages,
+    anthropic_stream,
+    atif,
+    claude_code,
+    codex,
+    inspect_ai,
+    litellm,
+    messages,
+    mini_swe_agent,
+    openai_chat,
+    openai_responses,
+    openai_stream,
+    openclaw,
+    openhands_v0,
+    openhands_v0_events,
+    openhands_v1,
+    sharegpt,
+    swe_agent,
+    tau2,
+    tau_bench,
+    verifiers,
+)
 
-FORMATS: tuple[ModuleType, ...] = (tau_bench, openai_chat, messages)
+FORMATS: tuple[ModuleType, ...] = (
+    atif,
+    swe_agent,
+    openhands_v0,
+    openhands_v1,
+    openhands_v0_events,
+    mini_swe_agent,
+    inspect_ai,
+    tau2,
+    tau_bench,
+    verifiers,
+    sharegpt,
+    codex,
+    openclaw,
+    claude_code,
+    litellm,
+    openai_responses,
+    anthropic_messages,
+    anthropic_stream,
+    openai_stream,
+    openai_chat,
+    messages,
+)
 
 
-def detect(path: str, samples: list[Any]) -> ModuleType:
+def detect(path: str, samples: Iterable[Any]) -> ModuleType:
     """Find the format that fits the first records of a source.
 
     Args:

@@ -29,14 +29,13 @@ def calls(raw: bytes, context: Context) -> list[Call]:
     Raises:
         Fate: the attempt is empty or damaged.
     """
-    plain, messages = transcript.open_attempt(raw, "traj")
-    task_id, trial = plain.get("task_id"), plain.get("trial")
+    record, messages = transcript.open_record(raw, "traj")
+    attempt = transcript.labels(record)
+    has_key = attempt.task_id is not None
     steps = transcript.cut(
-        messages,
-        context,
-        plain=plain,
-        own_keys=frozenset(),
-        trajectory_key=None if task_id is None else f"{task_id}/{trial}",
+        transcript.read_messages(messages, context, attempt),
+        attempt,
+        trajectory_key=f"{attempt.task_id}/{attempt.trial}" if has_key else None,
         state_kind="partial",
     )
     # attempts that ran into the limit of calls are rewarded too, so a reward ends nothing here

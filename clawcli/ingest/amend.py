@@ -1,0 +1,92 @@
+"""Write committed rows again whose place has changed: late parents, live paths that move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clawcli import messages, schema
+from clawcli.ingest import rows, steps
+from clawcli.ingest.chain import Step
+from clawcli.ingest.committed import Committed
+from clawcli.store import table
+
+
+def amended(changed: Sequence[Step], committed: Committed) -> pa.Table:
+    """Build the rows of committed steps anew.
+
+    Only what linking decides changes: the Placement, and with another parent or prefix what is
+    written relative to it. Messages come from the table, where secrets are hidden already.
+
+    Args:
+        changed: linked and placed steps whose stored placement is another.
+        committed: the table that holds them, as it was before this commit.
+
+    Returns:
+        schema.STEPS, in the order given.
+    """
+    moved = [step for step in changed if _is_moved(step)]
+    # a state is rebuilt as it is stored, so its ancestors of then are needed, not those of now
+    trees = committed.tree_rows({_stored(step).trajectory_uid for step in moved})
+    rebuilder = steps.Rebuilder(trees, {})
+    rebuilder.steps()
+    uids = [step.uid for step in changed]
+    stored = {
+        row["step_uid"]: row
+        for row in table.read(committed.place, where=pc.field("step_uid").isin(uids)).to_pylist()
+    }
+    found = []
+    for step in changed:
+        row = stored[step.uid]
+        row.update(_placement(step, row))
+        if _is_moved(step):
+            row.update(_relative(step, row, rebuilder))
+        found.append(row)
+    return pa.Table.from_pylist(found, schema=schema.steps_schema())
+
+
+def _stored(step: Step) -> Any:
+    assert step.stored is not None
+    return step.stored
+
+
+def _is_moved(step: Step) -> bool:
+    before, now = _stored(step), step.placed
+    assert now is not None
+    return (before.parent_step_uid, before.prefix_messages) != (
+        now.parent_step_uid,
+        now.prefix_messages,
+    )
+
+
+def _placement(step: Step, row: dict[str, Any]) -> dict[str, Any]:
+    assert step.placed is not None
+    values = asdict(step.placed)
+    if _is_moved(step):
+        codes = [code for code in row["warnings"] or () if code != "ambiguous_parent"]
+        codes += ["ambiguous_parent"] if step.ambiguous else []
+        values["warnings"] = codes or None
+    return values
+
+
+def _relative(step: Step, row: dict[str, Any], rebuilder: steps.Rebuilder) -> dict[str, Any]:
+    """Say what is new since the parent: messages, system text, tools, token ids."""
+    linked = rows.linked(step)
+    state = rebuilder.state(step.uid)
+    system, tools = rebuilder.texts(step.uid)
+    prefix = linked.placed.prefix_messages
+    values: dict[str, Any] = {
+        "observation": [messages.to_row(item.message) for item in state.after(prefix)],
+        "system": None if linked.same_system else system,
+        "tools": None if linked.same_tools else tools,
+    }
+    ids = rebuilder.prompt_ids(step.uid)
+    if row["observation_ids"] is not None and ids is not None:
+        parent = linked.parent_tokens
+        shared = 0 if parent is None else steps.shared_tokens(ids, parent)
+        values["prefix_tokens"], values["observation_ids"] = shared, ids[shared:]
+    return values

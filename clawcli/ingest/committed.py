@@ -1,0 +1,240 @@
+"""What the table holds already, as far as new calls can touch it.
+
+Of every committed step 24 bytes stay in memory: the first half of its uid and of its two chained
+hashes. What these say may be there is read from the table, whole trees at a time, and linked again
+by the rules that linked it first. Trees that this run itself made or read are kept up to a limit.
+Calls whose predecessor was not there wait in a sidecar, by the hashes that they wait for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clawcli import schema
+from clawcli.ingest import chain, placing, steps
+from clawcli.ingest.chain import Index, Step
+from clawcli.store import sidecars, table
+from clawcli.store.location import Location
+
+_RESIDENT_STEPS = 60_000
+_KEYS = ("step_uid", "next_hash", "state_hash")
+WAITING = "waiting"
+
+
+class Halves:
+    """A set of 128-bit values of which the first 64 bits are kept."""
+
+    def __init__(self) -> None:
+        self._runs: list[np.ndarray] = []
+
+    def add(self, values: np.ndarray) -> None:
+        """Add uint64 values."""
+        if not len(values):
+            return
+        self._runs.append(np.sort(values))
+        while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
+            last = self._runs.pop()
+            self._runs[-1] = np.sort(np.concatenate([self._runs[-1], last]))
+
+    def holds(self, values: np.ndarray) -> np.ndarray:
+        """Tell for each uint64 value whether one like it was added."""
+        found = np.zeros(len(values), bool)
+        for run in self._runs:
+            places = np.minimum(np.searchsorted(run, values), len(run) - 1)
+            found |= run[places] == values
+        return found
+
+
+def _halves(texts: Iterable[str]) -> np.ndarray:
+    """Read the first 64 bits of hex strings."""
+    joined = bytes.fromhex("".join([text[:16] for text in texts]))
+    return np.frombuffer(joined, ">u8").astype(np.uint64)
+
+
+class Committed:
+    """The steps of a data directory, and an Index of those that this run has to do with."""
+
+    def __init__(self, place: Location) -> None:
+        """Read the hashes of all steps.
+
+        Raises:
+            StoreError: the table cannot be read.
+        """
+        self.place = place
+        self.index = Index()
+        self.num_steps = 0
+        self._sets = {name: Halves() for name in _KEYS}
+        self._waiting: dict[str, list[str]] | None = None
+        self._roots: dict[str, Step] = {}
+        if table.exists(place.steps):
+            keys = table.read(place, columns=_KEYS)
+            self.num_steps = keys.num_rows
+            for name in _KEYS:
+                self._sets[name].add(_halves(keys[name].to_pylist()))
+
+    def may_hold(self, column: str, values: Collection[str]) -> list[str]:
+        """List the values (hex) of step_uid, next_hash or state_hash that the table may hold."""
+        listed = sorted(values)
+        if not listed or not self.num_steps:
+            return []
+        found = self._sets[column].holds(_halves(listed))
+        return [value for value, is_there in zip(listed, found, strict=True) if is_there]
+
+    def owners(self, uids: Collection[str]) -> dict[str, str]:
+        """Tell which of some steps the table holds, and the source of each: step_uid -> uid."""
+        index = self.index.by_uid
+        found = {uid: index[uid].request.source_uid for uid in uids if uid in index}
+        if asked := self.may_hold("step_uid", set(uids) - found.keys()):
+            rows = self._read(["step_uid", "source_uid"], pc.field("step_uid").isin(asked))
+            found |= dict(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
+        return found
+
+    def of_source(self, source_uid: str) -> set[str]:
+        """List the step_uids that a source gave."""
+        rows = self._read(["step_uid"], pc.field("source_uid") == source_uid)
+        return set(rows["step_uid"].to_pylist())
+
+    def fetch(self, new: Sequence[Step], regrown: Collection[str] = ()) -> None:
+        """Bring all committed trees into the index that new steps can touch.
+
+        Args:
+            new: steps that the table does not hold.
+            regrown: step_uids that it holds, and that their source has said again.
+
+        Raises:
+            StoreError: a data file is missing or torn.
+        """
+        if not self.num_steps:
+            return
+        uids = {step.request.follows for step in new if step.request.follows} | set(regrown)
+        calls = [step for step in new if not step.request.is_cut]
+        nexts = {step.request.lookup for step in calls if step.request.last}
+        nexts |= {step.next_hash for step in calls}
+        states = {hash_ for step in calls for hash_ in step.request.tail}
+        keyed = {s.request.trajectory for s in calls if s.request.trajectory is not None}
+        there = {*self.may_hold("step_uid", uids), *self._waiting_for(calls)}
+        self._load(
+            {
+                "step_uid": [uid for uid in there if uid not in self.index.by_uid],
+                "next_hash": self._missing("next_hash", nexts, self.index.by_next),
+                "state_hash": self._missing("state_hash", states, self.index.by_state),
+                "trajectory_uid": [k for k in keyed if k not in self.index.by_trajectory],
+            }
+        )
+        edited = self._edited(calls)
+        self._load({"state_hash": self._missing("state_hash", edited, self.index.by_state)})
+
+    def _missing(
+        self, column: str, values: Iterable[bytes], known: dict[bytes, list[Step]]
+    ) -> list[str]:
+        return self.may_hold(column, {value.hex() for value in values if value not in known})
+
+    def _edited(self, calls: Iterable[Step]) -> set[bytes]:
+        """List the states before the last answer of calls that nothing else explains so far."""
+        states: set[bytes] = set()
+        index = self.index
+        for request in {id(s.request): s.request for s in calls if s.request.last}.values():
+            if request.lookup not in index.by_next and request.lookup_loose not in index.by_loose:
+                states.update(request.chain()[1 : request.last])
+        return states
+
+    def _waiting_for(self, calls: Sequence[Step]) -> set[str]:
+        """List committed calls that new ones may be the predecessors of."""
+        if not calls:
+            return set()
+        if self._waiting is None:
+            self._waiting = defaultdict(list)
+            for row in sidecars.read(self.place, WAITING).to_pylist():
+                for key in row["waits_for"]:
+                    self._waiting[key].append(row["step_uid"])
+        found: set[str] = set()
+        for step in calls:
+            for key in step.awaited_by():
+                found.update(self._waiting.get(key.hex(), ()))
+        return found
+
+    def _load(self, wanted: dict[str, list[str]]) -> None:
+        """Load the whole trees that some rows belong to."""
+        trajectories: set[str] = set()
+        for column, values in wanted.items():
+            if values:
+                rows = self._read(["trajectory_uid"], pc.field(column).isin(values))
+                trajectories.update(rows["trajectory_uid"].to_pylist())
+        rows = self.tree_rows(trajectories)
+        made = steps.Rebuilder(rows, self.index.by_uid).steps()
+        for step in made:
+            self.index.add(step)
+        self._touch(chain.root(step) for step in made)
+
+    def tree_rows(self, trajectories: set[str]) -> list[dict[str, Any]]:
+        """Read all rows of the trees that some trajectories are part of."""
+        known: set[str] = set()
+        found = trajectories
+        while found:
+            known |= found
+            listed = pa.array(found)
+            lineage = self._read(
+                ["trajectory_uid", "parent_trajectory_uid"],
+                pc.field("trajectory_uid").isin(listed)
+                | pc.field("parent_trajectory_uid").isin(listed),
+            )
+            both = [*lineage["trajectory_uid"].unique(), *lineage["parent_trajectory_uid"].unique()]
+            found = {uid.as_py() for uid in both if uid.is_valid} - known
+        if not known:
+            return []
+        return self._read(steps.COLUMNS, pc.field("trajectory_uid").isin(list(known))).to_pylist()
+
+    def _read(self, columns: Sequence[str], where: pc.Expression) -> pa.Table:
+        return table.read(self.place, columns=list(columns), where=where)
+
+    def new_waiting(self, new: Iterable[Step]) -> pa.Table:
+        """List the new calls whose predecessor was not there, as rows of the sidecar."""
+        rows = [
+            {"step_uid": step.uid, "waits_for": [key.hex() for key in step.request.waits_for()]}
+            for step in new
+            if step.parent is None and not step.request.is_cut
+        ]
+        rows = [row for row in rows if row["waits_for"]]
+        if self._waiting is not None:
+            for row in rows:
+                for key in row["waits_for"]:
+                    self._waiting[key].append(row["step_uid"])
+        columns = [c for c in schema.SIDECARS[WAITING] if c.name in ("step_uid", "waits_for")]
+        return pa.Table.from_pylist(rows, schema=schema.arrow_schema(columns))
+
+    def settle(self, roots: Iterable[Step], new: Sequence[Step], *, keep: bool = False) -> None:
+        """Take in what was just committed: trees by their roots, and the steps that were new.
+
+        With keep nothing is let go of: the table does not have it.
+        """
+        self._sets["step_uid"].add(_halves([step.uid for step in new]))
+        self._sets["next_hash"].add(_halves([step.next_hash.hex() for step in new]))
+        self._sets["state_hash"].add(_halves([step.request.state_hash.hex() for step in new]))
+        self.num_steps += len(new)
+        roots = list(roots)
+        for root in roots:
+            for step in placing.tree(root):
+                step.request.let_go()
+                step.stored = step.placed
+        self._touch(roots)
+        if not keep:
+            self._evict()
+
+    def _touch(self, roots: Iterable[Step]) -> None:
+        for root in roots:
+            self._roots.pop(root.uid, None)
+            self._roots[root.uid] = root
+
+    def _evict(self) -> None:
+        """Let go of the trees that were touched longest ago, down to the limit."""
+        for uid in list(self._roots):
+            if len(self.index.by_uid) <= _RESIDENT_STEPS:
+                return
+            for step in placing.tree(self._roots.pop(uid)):
+                self.index.discard(step)

@@ -1,0 +1,114 @@
+"""Read JSON objects in one pass, whatever keys they have.
+
+A request that repeats a long history is read once, its messages left as raw JSON; what has no
+column is still at hand. So the reader is a typed decoder that refuses unknown keys, and learns
+them when it meets them: a log uses the same few keys in every record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import xxhash
+
+_MOST_KEYS = 256
+_Value = TypeVar("_Value")
+
+
+class Layer:
+    """A decoder of objects with some declared keys and any others.
+
+    Args:
+        **fields: type of each declared key; a Layer is an object (or null, or text) of its own.
+
+    Example:
+        >>> layer = Layer(messages=list[msgspec.Raw], model=Any)
+        >>> found = layer.read(b'{"messages": [{"a": 1}], "seed": 7}')
+        >>> bytes(found.messages[0]), found.model, layer.rest(found)
+        (b'{"a": 1}', None, {'seed': 7})
+    """
+
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
+        self._learned: dict[str, str] = {}
+        self._build()
+
+    def read(self, raw: bytes | str | msgspec.Raw) -> Any:
+        """Decode one object.
+
+        Returns:
+            A struct with an attribute per declared key; null where it is null or missing.
+
+        Raises:
+            msgspec.DecodeError: it is no JSON.
+            msgspec.ValidationError: it is no object, or a declared key has another type.
+        """
+        try:
+            return self._decode(raw)
+        except msgspec.ValidationError:
+            if not self._learn(raw):
+                raise
+        return self._decode(raw)
+
+    def rest(self, found: msgspec.Struct) -> dict[str, Any]:
+        """Collect what stood under keys that are not declared; nulls left out."""
+        return {
+            key: value
+            for attribute, key in self._learned.items()
+            if (value := getattr(found, attribute, None)) is not None
+        }
+
+    def _build(self) -> None:
+        fields = [
+            (name, (kind._struct | str | None) if isinstance(kind, Layer) else kind, None)
+            for name, kind in self._fields.items()
+        ]
+        fields += [(attribute, Any, None) for attribute in self._learned]
+        # attributes of learned keys are numbered: a key need not be an identifier
+        self._struct = msgspec.defstruct(
+            "Object", fields, rename=self._learned or None, forbid_unknown_fields=True
+        )
+        self._decode = msgspec.json.Decoder(self._struct).decode
+
+    def _learn(self, raw: Any) -> bool:
+        """Take in the keys of one object and of its layers; False where there is nothing new."""
+        try:
+            values = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        except msgspec.ValidationError:
+            return False
+        layers = [
+            (kind, values[name])
+            for name, kind in self._fields.items()
+            if isinstance(kind, Layer) and name in values
+        ]
+        deeper = [layer._learn(value) for layer, value in layers]
+        known = {*self._fields, *self._learned.values()}
+        new = [key for key in values if key not in known]
+        if new and len(self._learned) + len(new) > _MOST_KEYS:
+            # keys that are data themselves, such as ids: only those of this object are kept
+            self._learned = {}
+            new = [key for key in values if key not in self._fields]
+        for key in new:
+            self._learned[f"key_{len(self._learned)}_"] = key
+        if new or any(deeper):
+            self._build()
+        return bool(new) or any(deeper)
+
+
+class Memo(Generic[_Value]):
+    """Makes a value from raw JSON once per distinct text; logs repeat tools in every request."""
+
+    def __init__(self, make: Callable[[bytes], _Value], most: int = 4096) -> None:
+        self._make, self._most = make, most
+        self._values: dict[bytes, _Value] = {}
+
+    def __call__(self, raw: bytes | msgspec.Raw) -> _Value:
+        """Return the value of one text."""
+        key = xxhash.xxh3_128_digest(raw)
+        if (value := self._values.get(key, self)) is self:
+            if len(self._values) >= self._most:
+                self._values.clear()
+            value = self._values[key] = self._make(bytes(raw))
+        return value  # type: ignore[return-value]

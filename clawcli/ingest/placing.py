@@ -1,0 +1,134 @@
+"""Decide what linking decides about a row: its trajectory, its place there, its group, its reward.
+
+Trees of linked steps come in; each step leaves with a Placement. The same trees give the same
+placements however many commits they came in, so what changed in a table is found by comparing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from clawcli.ingest import chain
+from clawcli.ingest.chain import Placement, Step, Trajectory
+from clawcli.messages import hash128
+
+
+def tree(root: Step) -> Iterator[Step]:
+    """Walk a tree of steps, parents first."""
+    stack = [root]
+    while stack:
+        step = stack.pop()
+        yield step
+        stack.extend(step.children)
+
+
+def place(roots: Sequence[Step]) -> list[Step]:
+    """Give each step of some trees its Placement.
+
+    Args:
+        roots: steps without a parent, all choices of a call together.
+
+    Returns:
+        All steps of the trees, trajectory by trajectory, in order.
+    """
+    found = chain.trajectories(roots)
+    _name(found)
+    for trajectory in found:
+        _place(trajectory)
+    return [step for trajectory in found for step in trajectory.steps]
+
+
+def _name(found: Iterable[Trajectory]) -> None:
+    """Give each trajectory its uid: of the logged key where there is one, else of its first step."""
+    taken: set[str] = set()
+    for trajectory in found:
+        first = trajectory.steps[0]
+        uid = hash128(first.uid, trajectory.kind)
+        logged = first.request.trajectory
+        # a key that a source uses twice does not join two attempts
+        if logged is not None and trajectory.parent is None and logged not in taken:
+            uid = logged
+        taken.add(uid)
+        trajectory.uid = uid
+
+
+def _place(trajectory: Trajectory) -> None:
+    steps = trajectory.steps
+    requests = [step.request for step in _lineage(trajectory)]
+    first = _first_step(trajectory).request
+    task_id = _first(request.task_id for request in requests)
+    agent = _first(request.agent for request in requests)
+    trial = _first(request.trial for request in requests)
+    episode = _first(step.request.trajectory_reward for step in reversed(steps))
+    rewards = [_reward(step) for step in steps]
+    logged = episode is not None or any(reward is not None for reward in rewards)
+    if episode is not None and all(reward is None for reward in rewards):
+        rewards[-1] = episode
+    log_date = _date(_first(step.request.started_at for step in steps))
+    if task_id is not None:
+        group_uid = hash128(first.log_format, task_id, first.system, first.tools, agent)
+    else:
+        group_uid = hash128(first.system, first.tools, first.state_hash)
+    parent = trajectory.parent.uid if trajectory.parent else first.parent_trajectory
+    # the attempt went another way, and nobody judged this one
+    is_unjudged = trajectory.kind == "branch" and not logged
+    for place_, step in enumerate(steps):
+        step.placed = Placement(
+            parent_step_uid=step.parent.uid if step.parent else None,
+            prefix_messages=step.prefix_messages,
+            prefix_broken=step.prefix_broken,
+            trajectory_uid=trajectory.uid,
+            parent_trajectory_uid=parent,
+            trajectory_kind=trajectory.kind,
+            step_index=trajectory.first_index + place_,
+            group_uid=group_uid,
+            task_id=task_id,
+            trial=trial,
+            agent=agent,
+            reward=rewards[place_],
+            trajectory_reward=episode,
+            reward_source="log" if logged else None,
+            loss_weight=0.0 if is_unjudged else step.request.loss_weight,
+            log_date=log_date,
+        )
+
+
+def _reward(step: Step) -> float | None:
+    """Give a call's reward to the choice that it was for; of several, to the one gone on with."""
+    request = step.request
+    return request.reward if len(request.choices) == 1 or step.children else None
+
+
+def _lineage(trajectory: Trajectory) -> Iterator[Step]:
+    above: Trajectory | None = trajectory
+    while above is not None:
+        yield from above.steps
+        above = above.parent
+
+
+def _first_step(trajectory: Trajectory) -> Step:
+    while trajectory.parent is not None:
+        trajectory = trajectory.parent
+    return trajectory.steps[0]
+
+
+def _first(values: Iterable[Any]) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def moment(seconds: float | None) -> datetime | None:
+    """Turn seconds since the epoch into a time; null where none can hold it."""
+    if seconds is None or not math.isfinite(seconds):
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def _date(seconds: float | None) -> str:
+    when = moment(seconds)
+    return "unknown" if when is None else str(when.date())

@@ -1,0 +1,487 @@
+"""Gather what workers read, link it, and commit it: one round is one commit.
+
+A round closes when enough calls wait, so that memory stays flat and a killed run loses one round at
+most. Where it closes depends on the sources alone, not on how many workers read them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clawcli import schema
+from clawcli.engine import Workers
+from clawcli.errors import ConflictError, StoreError
+from clawcli.ingest import chain, placing, rows, sources
+from clawcli.ingest.amend import amended
+from clawcli.ingest.batch import Part, Taken, Written
+from clawcli.ingest.chain import Request, Step
+from clawcli.ingest.committed import WAITING, Committed
+from clawcli.ingest.find import Found
+from clawcli.ingest.sources import KnownSources, Source
+from clawcli.store import sidecars, table
+from clawcli.store.location import Location
+
+logger = logging.getLogger(__name__)
+
+APP = "claw:ingest"
+"""Id of ingest's Delta transactions: each commit has the next number, so that two runs that commit
+at once notice each other."""
+_ROUND_STEPS = 24_576
+_ROUND_BYTES = 1 << 30
+_ROUND_NEW_BYTES = 64 << 20
+_TRIES = 8
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts of a run, for its report."""
+
+    files_read: int = 0
+    files_unchanged: int = 0
+    bytes_read: int = 0
+    fates: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    steps_changed: int = 0
+    trajectories: set[str] = field(default_factory=set)
+    rejected: Counter[str] = field(default_factory=Counter)
+    warnings: Counter[str] = field(default_factory=Counter)
+    formats: Counter[str] = field(default_factory=Counter)
+    secrets: Counter[str] = field(default_factory=Counter)
+    restated_chars: int = 0
+    observation_chars: int = 0
+    problems: list[str] = field(default_factory=list)
+    version: int | None = None
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What waits for the next commit."""
+
+    taken: list[tuple[int, Taken]] = field(default_factory=list)
+    """Worker, and what it took."""
+    num_steps: int = 0
+    bytes_read: int = 0
+    new_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """The steps of a round by what they are to the table."""
+
+    new: list[Step] = field(default_factory=list)
+    again: list[Step] = field(default_factory=list)
+    """Steps that the table holds and that their source says again."""
+    owners: dict[str, int] = field(default_factory=dict)
+    """step_uid -> worker that holds its call, of new and again."""
+    seen_in: list[dict[str, Any]] = field(default_factory=list)
+    unused: list[dict[str, Any]] = field(default_factory=list)
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    fates: Counter[str] = field(default_factory=Counter)
+    warnings: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    files: dict[str, Taken] = field(default_factory=dict)
+
+
+class Rounds:
+    """The commits of one run."""
+
+    def __init__(
+        self,
+        place: Location,
+        workers: Workers,
+        *,
+        info: Mapping[str, Any],
+        known: KnownSources,
+        dry_run: bool,
+    ) -> None:
+        """Begin with what the table holds.
+
+        Args:
+            place: data directory.
+            workers: Batch handlers that hold the calls.
+            info: what the commit infos say besides the sources.
+            known: sources of earlier commits; those of this run are added to it.
+            dry_run: do all but write.
+        """
+        self.place, self.workers, self.info, self.known = place, workers, info, known
+        self.dry_run = dry_run
+        self.totals = Totals()
+        self.committed = Committed(place)
+        self._gathered = _Gathered()
+        self._transaction = _last_transaction(place)
+        self._files: set[str] = set()
+        self._this_run: dict[str, list[Source]] = {}
+        """Sources of this run by how they begin."""
+        self._left_out: set[str] = set()
+        self._deferred: list[Found] = []
+        self.num_commits = 0
+
+    def absorb(self, worker: int, part: Part) -> None:
+        """Take in what a worker read; parts come in the order of their pieces."""
+        for taken in part.taken:
+            self._gathered.taken.append((worker, taken))
+            self._gathered.num_steps += len(taken.steps)
+            self._gathered.bytes_read += taken.bytes_read
+            self._gathered.new_bytes += taken.new_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Enough waits for a commit."""
+        waiting = self._gathered
+        return (
+            waiting.num_steps >= _ROUND_STEPS
+            or waiting.bytes_read >= _ROUND_BYTES
+            or waiting.new_bytes >= _ROUND_NEW_BYTES
+        )
+
+    def commit(self) -> list[dict[str, Any]]:
+        """Link and commit what waits; all workers must be idle.
+
+        Returns:
+            The sources that were committed, for workers to know.
+
+        Raises:
+            StoreError: the table cannot be written, or others keep writing it.
+        """
+        gathered, self._gathered = self._gathered, _Gathered()
+        if self.dry_run:
+            return self._commit(gathered)
+        for _ in range(_TRIES):
+            with table.lock(self.place.path):
+                self._catch_up()
+                try:
+                    return self._commit(gathered)
+                except ConflictError:
+                    logger.info("Another run committed first; linking again.")
+                    for _, taken in gathered.taken:
+                        _unlink(taken.steps)
+        raise StoreError(
+            f"Other runs keep committing to {self.place}.", "Run again when they are done."
+        )
+
+    def _catch_up(self) -> None:
+        """Read the table again if another run wrote to it since."""
+        newest = _last_transaction(self.place)
+        if newest != self._transaction:
+            self._transaction = newest
+            self.committed = Committed(self.place)
+            self.known = KnownSources(table.history(self.place.steps))
+
+    def _commit(self, gathered: _Gathered) -> list[dict[str, Any]]:
+        found = self._sort(gathered)
+        stored = self._say_again(found)
+        roots = chain.link([*found.new, *found.again], self.committed.index)
+        placed = placing.place(roots)
+        told_again = {step.uid for step in found.again}
+        changed = [
+            step
+            for step in placed
+            if step.stored is not None
+            and step.uid not in told_again
+            and step.placed is not None
+            and step.stored.values() != step.placed.values()
+        ]
+        written = self._write(found, told_again)
+        rows_changed = self._rows_changed(written, stored, changed)
+        if not self.dry_run and (found.entries or found.new or rows_changed.num_rows):
+            self._store(found, written, rows_changed)
+        self._count(gathered, found, written, rows_changed.num_rows, placed)
+        self.committed.settle(roots, found.new, keep=self.dry_run)
+        for entry in found.entries:
+            self.known.add(entry)
+        self._drop(gathered)
+        return found.entries
+
+    # -- what is new -----------------------------------------------------------------------------
+
+    def _sort(self, gathered: _Gathered) -> _Sorted:
+        found = _Sorted()
+        uids = {step.uid for _, taken in gathered.taken for step in taken.steps}
+        stored_by = self.committed.owners(uids)
+        claimed: dict[str, tuple[str, Step]] = {}
+        for worker, taken in gathered.taken:
+            if taken.state == "failed" and taken.problem:
+                found.problems.append(taken.problem)
+                continue
+            if self._is_known_by_now(taken, found):
+                continue
+            if taken.is_whole and (problem := self._contradicts(taken)):
+                found.problems.append(problem)
+                continue
+            found.warnings.update(taken.warnings)
+            if taken.problem:
+                kept = len(taken.begun) + taken.joined
+                found.problems.append(f"{taken.problem} The {kept:,} records before were kept.")
+            if taken.state == "moved":
+                found.warnings["files_moved"] += 1
+            if taken.entry:
+                found.entries.append(taken.entry)
+                self._remember(taken.entry)
+            found.unused.extend(taken.unused)
+            found.fates.update(row["fate"] for row in taken.unused)
+            found.fates["pending"] += taken.pending
+            found.fates["used"] += taken.joined
+            repeated = self._classify(worker, taken, stored_by, claimed, found)
+            found.fates["duplicate"] += len(repeated)
+            found.fates["used"] += len(taken.begun) - len(repeated)
+        return found
+
+    def _remember(self, entry: dict[str, Any]) -> None:
+        """Know a source of this run again, before it is committed."""
+        alike = self._this_run.setdefault(entry["head"], [])
+        source = next((s for s in alike if s.source_uid == entry["source_uid"]), None)
+        if source is None:
+            source = Source(entry["source_uid"], entry["path"], entry["head"])
+            alike.append(source)
+        for start, end, hash_ in entry["pieces"]:
+            source.pieces[start] = end, hash_
+
+    def _classify(
+        self,
+        worker: int,
+        taken: Taken,
+        stored_by: Mapping[str, str],
+        claimed: dict[str, tuple[str, Step]],
+        found: _Sorted,
+    ) -> set[int]:
+        """Sort the steps of one source; return its records all of whose steps are elsewhere."""
+        repeated = set(taken.begun)
+        for step in taken.steps:
+            ordinal, offset = taken.places[step.uid]
+            owner = stored_by.get(step.uid)
+            earlier = claimed.get(step.uid)
+            if earlier is not None or (owner is not None and owner != taken.source_uid):
+                if earlier is not None and _differs(earlier[1].request, step.request):
+                    found.warnings["duplicate_differs"] += 1
+                found.seen_in.append(
+                    {
+                        "step_uid": step.uid,
+                        "source_uid": taken.source_uid,
+                        "source_path": taken.found.label,
+                        "source_offset": offset,
+                    }
+                )
+                continue
+            claimed[step.uid] = taken.source_uid, step
+            found.owners[step.uid] = worker
+            (found.new if owner is None else found.again).append(step)
+            repeated.discard(ordinal)
+        return repeated
+
+    def _is_known_by_now(self, taken: Taken, found: _Sorted) -> bool:
+        """Leave out a source that one of the same run turned out to be, or to begin with."""
+        path = taken.found.path
+        if path in self._left_out:
+            return True
+        if not taken.is_first or taken.state != "new":
+            return False
+        earlier = [e for e in self._this_run.get(taken.head, ()) if e.path != taken.found.label]
+        for source in earlier:
+            rest = sources.rest(taken.found, source)
+            if rest is None and source.source_uid != taken.source_uid:
+                continue
+            self._left_out.add(path)
+            if rest is None:
+                found.problems.append(str(sources.changed(taken.found, source)))
+            elif rest:
+                self._deferred.append(taken.found)
+            else:
+                self.totals.files_unchanged += 1
+            return True
+        return False
+
+    def take_deferred(self) -> list[Found]:
+        """Return sources that go on from others of this run, now that these are committed."""
+        deferred, self._deferred = self._deferred, []
+        self._left_out -= {found.path for found in deferred}
+        return deferred
+
+    def _contradicts(self, taken: Taken) -> str | None:
+        """Say that a source which is written anew has lost steps that it had."""
+        known = self.known.by_uid.get(taken.source_uid)
+        if known is None or taken.state == "new":
+            return None
+        before = self.committed.of_source(taken.source_uid)
+        lost = before - {step.uid for step in taken.steps}
+        return str(sources.changed(taken.found, known)) if lost else None
+
+    def _say_again(self, found: _Sorted) -> pa.Table:
+        """Put steps that are said again in the place of what the table holds of them."""
+        uids = [step.uid for step in found.again]
+        self.committed.fetch(found.new, uids)
+        if not uids:
+            return schema.steps_schema().empty_table()
+        index = self.committed.index
+        before = {uid: index.by_uid[uid] for uid in uids}
+        for old in before.values():
+            index.discard(old)
+            if old.parent is not None:
+                old.parent.children.remove(old)
+        for step in found.again:
+            old = before[step.uid]
+            step.stored = old.stored
+            for child in old.children:
+                if child.uid not in before:
+                    child.parent = step
+                    step.children.append(child)
+        return table.read(self.place, where=pc.field("step_uid").isin(uids))
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _write(self, found: _Sorted, told_again: set[str]) -> list[Written]:
+        work: dict[int, dict[str, rows.Linked]] = {}
+        for step in (*found.new, *found.again):
+            work.setdefault(found.owners[step.uid], {})[step.uid] = rows.linked(step)
+        again = frozenset(told_again)
+        results = self.workers.each(
+            "write", {worker: (linked, again) for worker, linked in work.items()}
+        )
+        return [results[worker] for worker in sorted(results)]
+
+    def _rows_changed(
+        self, written: Sequence[Written], stored: pa.Table, changed: Sequence[Step]
+    ) -> pa.Table:
+        tables = [w.said_again for w in written if w.said_again is not None]
+        if tables:
+            before = {row["step_uid"]: row for row in stored.to_pylist()}
+            now = pa.concat_tables(tables)
+            differs = [row != before[row["step_uid"]] for row in now.to_pylist()]
+            tables = [now.filter(pa.array(differs, pa.bool_()))]
+        if changed:
+            tables.append(amended(changed, self.committed))
+        return pa.concat_tables(tables) if tables else schema.steps_schema().empty_table()
+
+    def _store(self, found: _Sorted, written: Sequence[Written], changed: pa.Table) -> None:
+        # what a crash before the last of these leaves behind is found there by the next run
+        self._store_rejects(found.unused)
+        if found.seen_in:
+            self._add_sidecar("seen_in", pa.Table.from_pylist(found.seen_in))
+        waiting = self.committed.new_waiting(found.new)
+        if waiting.num_rows:
+            self._add_sidecar(WAITING, waiting)
+        added = [file for part in written for file in part.files]
+        number = (self._transaction or 0) + 1
+        info = {**self.info, "sources": found.entries}
+        if changed.num_rows:
+            version = table.replace(
+                self.place.steps, changed, added=added, info=info, txn=(APP, number)
+            )
+        else:
+            version = table.commit(
+                self.place.steps,
+                added,
+                schema.steps_schema(),
+                info=info,
+                txn=(APP, number),
+                partition_by=schema.PARTITION_COLUMNS,
+            )
+        self._transaction, self.totals.version = number, version
+        self.num_commits += 1
+
+    def commit_empty(self) -> None:
+        """Make a table without rows: 0 steps is an answer."""
+        with table.lock(self.place.path):
+            if not table.exists(self.place.steps):
+                self._store(_Sorted(), [], schema.steps_schema().empty_table())
+
+    def _add_sidecar(self, name: str, new: pa.Table) -> None:
+        sidecars.append(self.place, name, new, info={"command": "ingest"})
+
+    def _store_rejects(self, unused: Iterable[dict[str, Any]]) -> None:
+        listed = list(unused)
+        if not listed:
+            return
+        uids = list({row["source_uid"] for row in listed})
+        before = table.read(
+            self.place,
+            "rejects",
+            ["source_uid", "source_offset", "reason"],
+            where=pc.field("source_uid").isin(uids),
+        )
+        known = set(zip(*(before[name].to_pylist() for name in before.column_names), strict=True))
+        fresh = [
+            row
+            for row in listed
+            if (row["source_uid"], row["source_offset"], row["reason"]) not in known
+        ]
+        if fresh:
+            rejects = pa.Table.from_pylist(fresh, schema=schema.arrow_schema(schema.REJECTS))
+            table.append(self.place.rejects, rejects, info={"command": "ingest"})
+
+    def _drop(self, gathered: _Gathered) -> None:
+        held: dict[int, list[str]] = {}
+        for worker, taken in gathered.taken:
+            held.setdefault(worker, []).extend(step.uid for step in taken.steps)
+        self.workers.each("drop", {worker: (uids,) for worker, uids in held.items() if uids})
+
+    # -- counting --------------------------------------------------------------------------------
+
+    def _count(
+        self,
+        gathered: _Gathered,
+        found: _Sorted,
+        written: Sequence[Written],
+        num_changed: int,
+        placed: Sequence[Step],
+    ) -> None:
+        totals = self.totals
+        for _, taken in gathered.taken:
+            totals.bytes_read += taken.bytes_read
+            if taken.state == "unchanged":
+                totals.files_unchanged += not taken.warnings["empty_source"]
+            elif taken.state != "failed" and taken.found.path not in self._files:
+                self._files.add(taken.found.path)
+                totals.files_read += 1
+        totals.fates.update(found.fates)
+        totals.rejected.update(r["reason"] for r in found.unused if r["fate"] == "rejected")
+        totals.problems.extend(found.problems)
+        totals.warnings.update(found.warnings)
+        totals.steps += len(found.new)
+        totals.steps_changed += num_changed
+        new = {id(step) for step in found.new}
+        totals.trajectories.update(
+            step.placed.trajectory_uid for step in placed if id(step) in new and step.placed
+        )
+        totals.warnings.update(_split_tasks(placed))
+        totals.warnings["ambiguous_parent"] += sum(step.ambiguous for step in found.new)
+        for part in written:
+            totals.warnings.update(part.warnings)
+            totals.formats.update(part.formats)
+            totals.secrets.update(part.secrets)
+            totals.restated_chars += part.restated[0]
+            totals.observation_chars += part.restated[1]
+
+
+def _last_transaction(place: Location) -> int | None:
+    return table.last_transaction(place.steps, APP) if table.exists(place.steps) else None
+
+
+def _differs(first: Request, second: Request) -> bool:
+    """Tell whether two logs of one call disagree on what is not in their messages."""
+    names = ("system", "tools", "reward", "task_id", "trial")
+    return any(getattr(first, name) != getattr(second, name) for name in names)
+
+
+def _unlink(steps: Iterable[Step]) -> None:
+    for step in steps:
+        step.parent, step.prefix_messages, step.prefix_broken = None, 0, None
+        step.children, step.stored, step.placed, step.ambiguous = [], None, None, False
+
+
+def _split_tasks(placed: Iterable[Step]) -> dict[str, int]:
+    """Count tasks whose attempts differ in their system text alone, as a clock in it does."""
+    systems: dict[tuple[Any, ...], set[bytes]] = {}
+    for step in placed:
+        request = step.request
+        if request.task_id is not None and step.parent is None:
+            key = (request.log_format, request.task_id, request.tools, request.agent)
+            systems.setdefault(key, set()).add(request.system)
+    split = sum(len(texts) > 1 for texts in systems.values())
+    return {"task_split_by_system": split} if split else {}

@@ -1,0 +1,188 @@
+"""Where in a column of texts the secrets are.
+
+One pass of an automaton over the bytes of the whole column (RE2 in Arrow) finds the texts that hold
+a trigger; few do. In those a second pass marks where each trigger begins, and there the pattern of
+its rule looks at a stretch of bounded length. Text that hides behind escapes or between NULs is
+looked at as it reads without them (escapes.py); spans are those of the text as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clawcli.errors import ConfigError
+from clawcli.ingest.escapes import View
+from clawcli.ingest.secret_rules import Rule, secret_of
+
+PLACEHOLDER = re.compile(rb"\[REDACTED:[a-z][a-z0-9_-]*:[0-9a-f]{6}\]")
+
+# Escapes of printable characters, in which a trigger itself may hide; <, > and & are left out, since
+# HTML is escaped like that and no trigger holds them. Then letters between NULs, as UTF-16 has them.
+_HIDDEN = r"\\u00(?:2[^6]|3[^ceCE]|[4-7])|[ -~]\x00[ -~]\x00[ -~]|[ -~]\\+u0000[ -~]\\+u0000"
+_MARK = b"\xff"  # no byte of UTF-8
+_EDGE_BYTES = 8
+"""Bytes before a trigger of which a pattern may ask that they are no part of a word."""
+_LONGEST_TRIGGER_BYTES = 1024
+_LONGEST_ESCAPE_BYTES = 8
+_LONGEST_PLACEHOLDER_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One secret, and where it stands in the UTF-8 bytes of its text."""
+
+    start: int
+    end: int
+    rule: str
+    """Name of the rule."""
+    rank: int
+    """Place of the rule among all; where spans meet, the lowest rank names the secret."""
+    depth: int
+    """Levels of escapes that were undone to read it."""
+    secret: bytes
+    """The secret as it reads there."""
+
+    def __repr__(self) -> str:
+        """Say where it is, never what it is."""
+        return f"Span({self.start}, {self.end}, {self.rule})"
+
+
+class SecretSearch:
+    """The search for some rules' secrets."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        """Compile the rules.
+
+        Raises:
+            ConfigError: together they are too much for one automaton.
+        """
+        self.rules = tuple(rules)
+        self._patterns = [re.compile(rule.pattern.encode()) for rule in rules]
+        self._triggers = [re.compile(rule.trigger.encode()) for rule in rules]
+        # groups of a trigger would be in the way of the one around it
+        plain = [re.sub(r"\(\?P<\w+>", "(?:", rule.trigger) for rule in rules]
+        named = [f"(?P<rank{rank}>{trigger})" for rank, trigger in enumerate(plain)]
+        self._first = re.compile("|".join(named).encode())
+        self._hidden = re.compile(_HIDDEN.encode())
+        self._prefilter = "|".join([*(f"(?:{trigger})" for trigger in plain), _HIDDEN])
+        marks = [rule.mark or trigger for rule, trigger in zip(rules, plain, strict=True)]
+        self._mark = f"({'|'.join(f'(?:{mark})' for mark in marks)})"
+        try:
+            self.suspects(pa.array(["-"]))
+        except pa.ArrowInvalid as error:
+            raise ConfigError(
+                "The rules of --redact-rules are together too large to be searched for at once.",
+                "Give the long ones keywords.",
+            ) from error
+
+    def suspects(self, texts: pa.Array) -> np.ndarray:
+        """List the rows (int64) whose texts hold a trigger, or may hide one."""
+        found = pc.match_substring_regex(texts.cast(pa.binary()), self._prefilter)
+        return np.flatnonzero(found.fill_null(False).to_numpy(zero_copy_only=False))
+
+    def spans(self, texts: Sequence[bytes]) -> list[list[Span]]:
+        """Find the secrets of some suspects: for each text its spans, in no order."""
+        found = []
+        for data, places in zip(texts, self._places(texts), strict=True):
+            view = View(data)
+            spans = set(self._at(view, places))
+            if self._hidden.search(data):
+                for plainer in _plainer(view):
+                    spans.update(self._at(plainer, self._places([plainer.data])[0]))
+            found.append(
+                [span for span in spans if not meets_placeholder(span.start, span.end, data)]
+            )
+        return found
+
+    def _places(self, texts: Sequence[bytes]) -> list[list[int]]:
+        """Find where triggers begin in each text."""
+        marked = pc.replace_substring_regex(
+            pa.array(texts, pa.large_binary()), pattern=self._mark, replacement=_MARK + rb"\1"
+        )
+        places = []
+        for text in marked.to_pylist():
+            lengths = [len(piece) for piece in text.split(_MARK)[:-1]]
+            places.append(np.cumsum(lengths, dtype=np.int64).tolist())
+        return places
+
+    def _at(self, view: View, places: Sequence[int]) -> Iterator[Span]:
+        for place in places:
+            for rank in self._ranks(view.data, place):
+                yield from self._near(view, place, rank)
+
+    def _ranks(self, data: bytes, place: int) -> Iterator[int]:
+        """Yield the rules whose trigger begins at a place."""
+        first = self._first.match(data, place, place + _LONGEST_TRIGGER_BYTES)
+        if first is None or first.lastgroup is None:
+            return
+        rank = int(first.lastgroup.removeprefix("rank"))
+        yield rank
+        for other in range(rank + 1, len(self.rules)):
+            if self._triggers[other].match(data, place, place + _LONGEST_TRIGGER_BYTES):
+                yield other
+
+    def _near(self, view: View, place: int, rank: int) -> Iterator[Span]:
+        """Yield the secrets of one rule that a trigger is part of."""
+        rule, data = self.rules[rank], view.data
+        end = place + rule.reach_bytes
+        start = max(0, place - rule.before_bytes - _EDGE_BYTES)
+        read_to = end
+        for match in self._matches(rank, data, place, end):
+            read_to = match.end() + 1
+            span = secret_of(match)
+            yield Span(*view.span(*span), rule.name, rank, view.depth, data[slice(*span)])
+        # an escape before or in the match may change what it is, or whether it is one
+        if b"\\" not in data[start:read_to]:
+            return
+        if b"\\u" in data[start:end]:
+            end = place + rule.reach_bytes * _LONGEST_ESCAPE_BYTES
+        for level in View(data[start:end]).levels():
+            for match in self._patterns[rank].finditer(level.data):
+                first, last = (start + edge for edge in level.span(*match.span()))
+                if first <= place < last and self._accepts(rank, match):
+                    span = secret_of(match)
+                    outer = (start + edge for edge in level.span(*span))
+                    depth, secret = view.depth + level.depth, level.data[slice(*span)]
+                    yield Span(*view.span(*outer), rule.name, rank, depth, secret)
+
+    def _matches(self, rank: int, data: bytes, place: int, end: int) -> Iterator[re.Match[bytes]]:
+        """Yield the matches of a rule that hold the place of its trigger."""
+        before, pattern = self.rules[rank].before_bytes, self._patterns[rank]
+        if before == 0:
+            found = (pattern.match(data, place, end),)
+        else:
+            found = pattern.finditer(data, max(0, place - before), end)
+        for match in found:
+            if match is None or match.start() > place:
+                return
+            if place < match.end() and self._accepts(rank, match):
+                yield match
+
+    def _accepts(self, rank: int, match: re.Match[bytes]) -> bool:
+        accept = self.rules[rank].accept
+        start, end = secret_of(match)
+        return start < end and (accept is None or accept(match))
+
+
+def _plainer(view: View) -> Iterator[View]:
+    """Yield a text as it reads without its escapes, level by level, and without NULs."""
+    for level in (view, *view.levels()):
+        if level is not view:
+            yield level
+        if (letters := level.without_nuls()) is not None:
+            yield letters
+
+
+def meets_placeholder(start: int, end: int, data: bytes) -> bool:
+    """Tell whether a span is a part of a placeholder, or holds some of one."""
+    near = max(0, start - _LONGEST_PLACEHOLDER_BYTES)
+    return any(
+        near + found.start() < end and start < near + found.end()
+        for found in PLACEHOLDER.finditer(data[near : end + _LONGEST_PLACEHOLDER_BYTES])
+    )

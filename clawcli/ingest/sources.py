@@ -1,0 +1,175 @@
+"""Know sources again: unchanged, grown, moved, rewritten.
+
+The commit infos of the step table name each source with hashes of the bytes that were consumed, in
+pieces, so that a later run can tell whether a file still begins with them. A source is identified
+by its file name and its first record, or, where a file is one document that is written anew as it
+grows, by what such a document keeps.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from clawcli.errors import DataError
+from clawcli.ingest.find import Found
+from clawcli.ingest.lines import fingerprint
+from clawcli.ingest.records import Head
+from clawcli.ingest.stream import open_bytes
+from clawcli.messages import hash128
+
+_CHUNK_BYTES = 1 << 20
+_ID_KEYS = ("session_id", "sessionId", "trajectory_id", "instance_id", "task_id", "run_id", "id")
+_LIST_KEYS = ("messages", "history", "trajectory", "steps", "traj")
+
+
+@dataclass(slots=True)
+class Source:
+    """A source as far as it was consumed."""
+
+    source_uid: str
+    path: str
+    head: str
+    """Hash of what identifies it, without its name."""
+    pieces: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """First byte of each piece -> byte behind it, and xxh3-128 hex of the piece; pieces may
+    overlap, and together they are all that was consumed."""
+
+    @property
+    def consumed(self) -> int:
+        """Bytes that were consumed."""
+        return max((end for end, _ in self.pieces.values()), default=0)
+
+
+def entry(
+    identity: Identity, path: str, piece: tuple[int, int, str] | None, *, is_whole: bool
+) -> dict[str, Any]:
+    """Say in a commit info what was consumed of a source.
+
+    Args:
+        identity: which source.
+        path: where it was read.
+        piece: first byte, byte behind, fingerprint; null = nothing more than before.
+        is_whole: the piece takes the place of all that earlier commits say.
+    """
+    return {
+        "source_uid": identity.source_uid,
+        "path": path,
+        "head": identity.head,
+        "whole": is_whole,
+        "pieces": [piece] if piece else [],
+    }
+
+
+class KnownSources:
+    """Sources of earlier commits, and of this run."""
+
+    def __init__(self, infos: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Read the commit infos of a step table, oldest first."""
+        self.by_uid: dict[str, Source] = {}
+        self._by_head: dict[str, list[Source]] = defaultdict(list)
+        for info in infos:
+            for entry in info.get("sources", ()):
+                self.add(entry)
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Take in what one commit info says of one source."""
+        known = self.by_uid.get(entry["source_uid"])
+        if known is None:
+            known = Source(entry["source_uid"], entry["path"], entry["head"])
+            self.by_uid[known.source_uid] = known
+            self._by_head[known.head].append(known)
+        known.path = entry["path"]
+        if entry["whole"]:
+            known.pieces.clear()
+        for start, end, hash_ in entry["pieces"]:
+            # the end moves while a source is read; of two runs at once the further one counts
+            if end >= known.pieces.get(start, (0, ""))[0]:
+                known.pieces[start] = end, hash_
+
+    def like(self, head: str) -> list[Source]:
+        """List the sources that begin alike."""
+        return self._by_head.get(head, [])
+
+
+@dataclass(slots=True)
+class Identity:
+    """What a source is to the table."""
+
+    source_uid: str
+    head: str
+    state: str
+    """new, unchanged, grown, moved (grown or not, under a new name), rewritten."""
+    known: Source | None = None
+
+    @property
+    def consumed(self) -> int:
+        """Bytes that were consumed before and still stand."""
+        return self.known.consumed if self.known and self.state in ("grown", "moved") else 0
+
+
+def identify(found: Found, head: Head, known: KnownSources, name: str | None = None) -> Identity:
+    """Compare a source with what was ingested before.
+
+    Args:
+        found: the source.
+        head: how it begins.
+        known: what was ingested before.
+        name: in place of its file name (--source-name).
+    """
+    begins = hash128(_lasting(head))
+    uid = hash128(begins, name or found.name)
+    same = known.by_uid.get(uid)
+    # the same name first, then whatever begins alike: a file that was moved
+    for source in [*([same] if same else []), *(s for s in known.like(begins) if s is not same)]:
+        more = rest(found, source, container=head.container)
+        if more is None:
+            continue
+        if source is same:
+            return Identity(uid, begins, "grown" if more else "unchanged", source)
+        state = "moved" if more else "unchanged"
+        return Identity(source.source_uid, begins, state, source)
+    return Identity(uid, begins, "rewritten" if same else "new", same)
+
+
+def _lasting(head: Head) -> bytes:
+    """What a source keeps while it grows: its first record, or parts of its one document."""
+    if head.container != "document" or not head.samples:
+        return head.first
+    try:
+        document = msgspec.json.decode(head.samples[0])
+    except (msgspec.DecodeError, RecursionError):
+        return head.first
+    if not isinstance(document, dict):
+        return head.first
+    lists = (document.get(key) for key in _LIST_KEYS)
+    begins = next((value[0] for value in lists if isinstance(value, list) and value), None)
+    ids = {key: document[key] for key in _ID_KEYS if isinstance(document.get(key), str | int)}
+    if begins is None and not ids:
+        return head.first
+    return msgspec.json.encode([ids, begins])
+
+
+def rest(found: Found, source: Source, *, container: str = "lines") -> bool | None:
+    """Tell whether there is more than a known source had; None where it does not begin so."""
+    for start, (end, expected) in source.pieces.items():
+        if fingerprint(found, end, start).hexdigest() != expected:
+            return None
+    with open_bytes(found, source.consumed, keep=True) as stream:
+        more = stream.read(_CHUNK_BYTES)
+    if container == "lines":
+        return bool(more.strip(b"\0 \t\r\n"))
+    return bool(more.strip(b"\0 \t\r\n],"))
+
+
+def changed(found: Found, known: Source) -> DataError:
+    """Say that a source is not what it was."""
+    return DataError(
+        f"{found.label} was ingested before (as {known.path}, {known.consumed:,} bytes) and what "
+        "it said then has changed.",
+        "Ingest it into a new data directory, or name it as another log with --source-name.",
+    )

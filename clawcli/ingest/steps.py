@@ -1,0 +1,379 @@
+"""Make steps: of calls that were just read, and of rows that an earlier run committed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from clawcli import messages
+from clawcli.ingest.calls import EMPTY, Call, Digested, Node, digested
+from clawcli.ingest.chain import Placement, Request, Step, TokenTrace
+from clawcli.ingest.placing import moment
+from clawcli.messages import Message, ToolCall, hash128
+
+_BLOCK_TOKENS = 256
+PLACED = tuple(Placement.__slots__)
+COLUMNS = (
+    "step_uid",
+    "source_uid",
+    "source_offset",
+    "native_id",
+    "choice_index",
+    "system",
+    "tools",
+    "observation",
+    "response",
+    "response_parts",
+    "reasoning",
+    "tool_calls",
+    "started_at",
+    "state_kind",
+    "state_hash",
+    "next_hash",
+    "log_format",
+    "prefix_tokens",
+    "observation_ids",
+    "response_ids",
+    *PLACED,
+)
+"""Columns that of_rows needs."""
+CUT_KINDS = frozenset({"supplied", "reconstructed", "partial", "unknown"})
+"""state_kind of calls that were cut from something other than a request."""
+
+
+def of_call(call: Call, *, grows: bool) -> list[Step]:
+    """Make one step per choice of a call.
+
+    Args:
+        call: with the fields that the pipeline fills.
+        grows: the format may log more of an action later, so the uid does not cover it.
+    """
+    request = _request(call)
+    key = call.native_id or [call.source_uid, call.record, call.ordinal]
+    for choice in call.choices:
+        action = choice.action
+        after = messages.extend(request.state_hash, action.exact)
+        loose = (
+            after
+            if action.loose == action.exact and call.state.loose == call.state.exact
+            else messages.extend(call.state.loose, action.loose)
+        )
+        step = Step(
+            hash128(call.log_format, key, choice.index, None if grows else after),
+            request,
+            choice.index,
+            after,
+            loose,
+            action.exact,
+            action.loose,
+            _ids_of(action),
+            _said(action.message),
+        )
+        request.choices.append(step)
+    if call.prompt_ids is not None:
+        request.tokens = trace(call.prompt_ids, call.choices[0].response_ids or [])
+    _order(request)
+    call.step_uid = request.choices[0].uid
+    return request.choices
+
+
+def _order(request: Request) -> None:
+    first = min(step.next_hash for step in request.choices)
+    request.order = (request.started_at or 0.0, request.depth, first, request.native_id)
+
+
+def _request(call: Call) -> Request:
+    state = call.state
+    request = Request(
+        depth=state.depth,
+        state_hash=state.exact,
+        system=_text_hash(call.system),
+        tools=_text_hash(call.tools),
+        started_at=_whole_us(call.started_at),
+        native_id=call.native_id or "",
+        log_format=call.log_format,
+        task_id=call.task_id,
+        trial=call.trial,
+        agent=call.agent,
+        trajectory_reward=call.trajectory_reward,
+        reward=call.reward,
+        loss_weight=call.loss_weight,
+        source_uid=call.source_uid,
+        is_cut=call.is_cut,
+        kind=call.trajectory_kind,
+        ids_state=state.ids,
+        node=state,
+    )
+    _look_back(request, state)
+    scope = None if call.key_is_global else call.source_uid
+    if call.trajectory_key is not None:
+        request.trajectory = hash128(call.log_format, scope, call.trajectory_key)
+    if call.parent_key is not None:
+        request.parent_trajectory = hash128(call.log_format, scope, call.parent_key)
+    return request
+
+
+def _whole_us(seconds: float | None) -> float | None:
+    """Round a time as its column does, so that a row read back has its old place in the order."""
+    when = moment(seconds)
+    return None if when is None else when.timestamp()
+
+
+def _look_back(request: Request, state: Node) -> None:
+    """Fill in what a call can be looked up with: its last answer, and states since then."""
+    last = state.assistant
+    if last is not None and last.item is not None and last.parent is not None:
+        request.last, request.lookup, request.lookup_loose = last.depth, last.exact, last.loose
+        request.asked_loose = last.item.loose
+        request.ids_asked, request.ids_before = _ids_of(last.item), last.parent.ids
+    if state.depth > request.last + 1:
+        tail, node = [], state.parent
+        while node is not None and node.depth > request.last:
+            tail.append(node.exact)
+            node = node.parent
+        request.tail = tuple(reversed(tail))
+
+
+def _text_hash(text: str | None) -> bytes:
+    """Hash a system text or tool schemas; they repeat, so the last few are remembered."""
+    if text is None:
+        return b""
+    if (known := _TEXT_HASHES.get(text)) is None:
+        if len(_TEXT_HASHES) > 256:
+            _TEXT_HASHES.clear()
+        known = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+        _TEXT_HASHES[text] = known
+    return known
+
+
+_TEXT_HASHES: dict[str, bytes] = {}
+
+
+def _ids_of(item: Digested) -> bytes:
+    found = b""
+    for call in item.message.tool_calls or ():
+        if call.id:
+            found = messages.extend(found, call.id.encode())
+    return found
+
+
+def _said(message: Message) -> tuple[int, bytes] | None:
+    text = None if message.tool_calls else messages.text_of(message)
+    return said(text) if text else None
+
+
+def said(text: str) -> tuple[int, bytes]:
+    """Length and hash of a text, to find it at the beginning of another."""
+    return len(text), hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def trace(prompt: Sequence[int], response: Sequence[int]) -> TokenTrace:
+    """Hash logged token ids so that what a child's prompt shares with them can be found."""
+    ids = np.fromiter((*prompt, *response), np.int32)
+    return TokenTrace(
+        len(prompt),
+        len(ids),
+        hashlib.blake2b(ids.tobytes(), digest_size=16).digest(),
+        b"".join(_blocks(ids)),
+    )
+
+
+def _blocks(ids: np.ndarray) -> Iterator[bytes]:
+    hasher = hashlib.blake2b(digest_size=8)
+    for start in range(0, len(ids) - _BLOCK_TOKENS + 1, _BLOCK_TOKENS):
+        hasher.update(ids[start : start + _BLOCK_TOKENS].tobytes())
+        yield hasher.digest()
+
+
+def shared_tokens(prompt: Sequence[int], parent: TokenTrace) -> int:
+    """Count the tokens that a prompt shares with its parent's prompt and response ids.
+
+    Returns:
+        All of the parent's where the prompt goes on from them; where the two differ midway, the
+        shared ones in whole blocks of 256.
+    """
+    ids = np.asarray(prompt, np.int32)
+    if len(ids) >= parent.total:
+        head = hashlib.blake2b(ids[: parent.total].tobytes(), digest_size=16).digest()
+        if head == parent.whole:
+            return parent.total
+    shared = 0
+    theirs = (parent.blocks[i : i + 8] for i in range(0, len(parent.blocks), 8))
+    for ours, other in zip(_blocks(ids), theirs, strict=False):
+        if ours != other:
+            break
+        shared += _BLOCK_TOKENS
+    return shared
+
+
+class Rebuilder:
+    """Makes steps of rows again, with the messages of their states."""
+
+    def __init__(self, rows: Iterable[dict[str, Any]], known: dict[str, Step]) -> None:
+        """Take rows with COLUMNS; parents that are not among them must be known."""
+        self._rows = {row["step_uid"]: row for row in rows if row["step_uid"] not in known}
+        self._known = known
+        self._made: dict[str, Step] = {}
+        self._states: dict[str, Node] = {}
+        self._actions: dict[str, Digested] = {}
+        self._texts: dict[str, tuple[str, str | None]] = {}
+        self._prompts: dict[str, list[int]] = {}
+        self._ids: dict[str, list[int]] = {}
+        self._calls: dict[tuple[Any, ...], Request] = {}
+        self._keyed = self._find_keyed()
+
+    def steps(self) -> list[Step]:
+        """Make all steps, each linked to its parent."""
+        for uid in self._rows:
+            path: list[str] = []
+            above: str | None = uid
+            while above is not None and above in self._rows and above not in self._made:
+                path.append(above)
+                above = self._rows[above]["parent_step_uid"]
+            for step_uid in reversed(path):
+                self._made[step_uid] = self._step(self._rows[step_uid])
+        for request in self._calls.values():
+            _order(request)
+        return list(self._made.values())
+
+    def state(self, uid: str) -> Node:
+        """Return the messages that a step saw."""
+        return self._states[uid]
+
+    def texts(self, uid: str) -> tuple[str, str | None]:
+        """Return the system text and the tools of a step, inherited ones too."""
+        return self._texts[uid]
+
+    def prompt_ids(self, uid: str) -> list[int] | None:
+        """Return the logged prompt ids of a step; null = not logged, or dropped."""
+        return self._prompts.get(uid)
+
+    def _find_keyed(self) -> set[str]:
+        """List trajectories that are named by a logged key, not by their first step."""
+        first: dict[str, dict[str, Any]] = {}
+        for row in self._rows.values():
+            seen = first.get(row["trajectory_uid"])
+            if seen is None or row["step_index"] < seen["step_index"]:
+                first[row["trajectory_uid"]] = row
+        return {
+            uid
+            for uid, row in first.items()
+            if uid != hash128(row["step_uid"], row["trajectory_kind"])
+        }
+
+    def _step(self, row: dict[str, Any]) -> Step:
+        uid, parent_uid = row["step_uid"], row["parent_step_uid"]
+        prefix = row["prefix_messages"]
+        base = EMPTY
+        if prefix and parent_uid in self._states:
+            base = self._states[parent_uid].then(self._actions[parent_uid])
+            while base.depth > prefix and base.parent is not None:
+                base = base.parent
+        state = base
+        for value in row["observation"] or ():
+            state = state.then(digested(message_of(value)))
+        action = digested(action_of(row))
+        before = self._texts.get(parent_uid, ("", None)) if prefix else ("", None)
+        system = before[0] if row["system"] is None else row["system"]
+        tools = before[1] if row["tools"] is None else row["tools"]
+        self._states[uid], self._actions[uid] = state, action
+        self._texts[uid] = (system, tools)
+        request = self._request(row, state, system, tools)
+        step = Step(
+            uid,
+            request,
+            row["choice_index"],
+            bytes.fromhex(row["next_hash"]),
+            messages.extend(state.loose, action.loose),
+            action.exact,
+            action.loose,
+            _ids_of(action),
+            _said(action.message),
+            prefix_messages=prefix,
+            prefix_broken=row["prefix_broken"],
+            stored=Placement(**{name: row[name] for name in PLACED}),
+        )
+        step.placed = step.stored
+        request.choices.append(step)
+        parent = self._made.get(parent_uid) or self._known.get(parent_uid)
+        if parent is not None:
+            step.parent = parent
+            parent.children.append(step)
+        self._trace_tokens(row, request)
+        return step
+
+    def _request(self, row: dict[str, Any], state: Node, system: str, tools: str | None) -> Request:
+        key = (row["native_id"], row["source_uid"], row["source_offset"], row["state_hash"])
+        if (known := self._calls.get(key)) is not None:
+            return known
+        started = row["started_at"]
+        is_main = row["trajectory_kind"] in ("main", "subagent")
+        episode = row["trajectory_reward"]
+        # an episode reward stands on the last step too, without having been logged there
+        is_given = episode is not None and row["reward"] == episode
+        request = Request(
+            depth=state.depth,
+            state_hash=bytes.fromhex(row["state_hash"]),
+            system=_text_hash(system),
+            tools=_text_hash(tools),
+            started_at=None if started is None else started.timestamp(),
+            native_id=row["native_id"] or "",
+            log_format=row["log_format"],
+            task_id=row["task_id"],
+            trial=row["trial"],
+            agent=row["agent"],
+            trajectory_reward=episode,
+            reward=None if is_given else row["reward"],
+            loss_weight=1.0 if row["trajectory_kind"] == "branch" else row["loss_weight"],
+            source_uid=row["source_uid"],
+            is_cut=row["state_kind"] in CUT_KINDS,
+            follows=row["parent_step_uid"],
+            kind="subagent" if row["trajectory_kind"] == "subagent" else None,
+            parent_trajectory=row["parent_trajectory_uid"] if is_main else None,
+            ids_state=state.ids,
+            node=state,
+        )
+        if is_main and row["trajectory_uid"] in self._keyed:
+            request.trajectory = row["trajectory_uid"]
+        _look_back(request, state)
+        self._calls[key] = request
+        return request
+
+    def _trace_tokens(self, row: dict[str, Any], request: Request) -> None:
+        shared, own = row["prefix_tokens"], row["observation_ids"]
+        if own is None:
+            return
+        before = self._ids.get(row["parent_step_uid"]) or [] if shared else []
+        if len(before) >= shared:
+            prompt = [*before[:shared], *own]
+            response = row["response_ids"] or []
+            self._prompts[row["step_uid"]] = prompt
+            self._ids[row["step_uid"]] = [*prompt, *response]
+            request.tokens = request.tokens or trace(prompt, response)
+
+
+def message_of(value: dict[str, Any]) -> Message:
+    """Read a value of schema.MESSAGE."""
+    calls = value["tool_calls"]
+    return Message(
+        **{
+            **value,
+            "tool_calls": None if calls is None else tuple(ToolCall(**call) for call in calls),
+        }
+    )
+
+
+def action_of(row: dict[str, Any]) -> Message:
+    """Read the action of a row of the step table as a message."""
+    calls = row["tool_calls"]
+    parts = row["response_parts"]
+    return Message(
+        role="assistant",
+        content=None if parts is not None else row["response"],
+        parts=parts,
+        tool_calls=None if calls is None else tuple(ToolCall(**call) for call in calls),
+        reasoning=row["reasoning"],
+    )
