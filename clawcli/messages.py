@@ -96,7 +96,11 @@ def _without_markers(value: Any) -> Any:
 
 def _body(message: Message) -> Any:
     text = text_of(message)
-    return text if text is not None else _without_markers(msgspec.json.decode(message.parts or ""))
+    if text is not None:
+        return text
+    # as JSON text, in a list that tells it from text: msgpack has no integers beyond 64 bits
+    parts = _without_markers(msgspec.json.decode(message.parts or ""))
+    return [msgspec.json.encode(parts).decode()]
 
 
 def _spoken(message: Message, body: Any) -> tuple[Any, ...]:

@@ -90,6 +90,10 @@ def test_leftovers_keep_what_a_message_does_not_hold():
     assert blocks.leftovers([failed | {"is_error": False}]) is None
     cited = [{"type": "text", "text": "so", "citations": ["p1"]}]
     assert blocks.leftovers(cited) == [{"type": "text", "citations": ["p1"]}]
+    assert blocks.leftovers([*cited, tool_use("c", {})]) == [
+        *blocks.leftovers(cited),
+        {"type": "tool_use"},
+    ]
     called = [tool_use("c", {}, caller={"type": "direct"})]
     assert blocks.leftovers(called) == [{"type": "tool_use", "caller": {"type": "direct"}}]
 

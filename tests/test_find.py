@@ -186,7 +186,12 @@ def test_find_events_of_a_conversation_are_one_source_that_grows(tmp_path):
 
 
 def test_found_name_has_no_folder_and_no_compression_and_label_spells_bytes_out():
-    found = [Found("/x/a.jsonl.gz"), Found("s3://b/a.jsonl.zst"), Found("-"), Found("x/\udcff.json")]
+    found = [
+        Found("/x/a.jsonl.gz"),
+        Found("s3://b/a.jsonl.zst"),
+        Found("-"),
+        Found("x/\udcff.json"),
+    ]
     assert [source.name for source in found] == ["a.jsonl", "a.jsonl", "-", r"\xff.json"]
     assert found[-1].label == r"x/\xff.json"
 
@@ -246,7 +251,7 @@ def test_find_in_a_store_gives_objects_folders_and_globs(store):
     assert [source.path for source in found] == [folder[0], "memory:///logs/n.txt"]
     assert problems == []
     with open_bytes(found[0], 4) as stream:
-        assert (stream.read(), stream.problem) == (b'": 1}\n'[1:], None)
+        assert (stream.read(), stream.problem) == (b": 1}\n", None)
 
 
 def test_find_in_a_store_what_is_not_there_is_a_problem(store):

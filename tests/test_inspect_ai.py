@@ -231,8 +231,53 @@ def test_calls_trimmed_history_follows_the_latest_call():
     assert second.step_kind == "policy"
 
 
+def test_calls_same_answer_twice_is_told_apart_by_what_came_before():
+    ok = said("ok")
+    events = [
+        model([asked("q")], ok),
+        model([asked("q"), ok, asked("x")], ok),
+        model([asked("q"), ok, asked("y")], said("done")),
+    ]
+    first, second, fork = read(sample(events))
+    assert (second.follows, fork.follows) == (first, first)
+
+
+def test_calls_history_with_an_answer_of_nobody_goes_back_to_the_last_known_one():
+    one = said("one")
+    events = [
+        model([asked("q")], one),
+        model([asked("q"), one, asked("x")], said("two")),
+        model([asked("q"), one, asked("y"), said("put there"), asked("z")], said("three")),
+    ]
+    first, _, last = read(sample(events))
+    assert last.follows is first
+
+
+def test_calls_state_that_went_on_without_its_answer_is_followed():
+    events = [
+        model([asked("q")], said("lost")),
+        model([asked("q"), asked("are you there?")], said("yes")),
+    ]
+    first, second = read(sample(events))
+    assert second.follows is first
+
+
+def test_calls_main_thread_is_that_of_the_messages_though_another_is_longer():
+    helper = [asked("help"), said("h1"), asked("more")]
+    events = [
+        model([asked("q")], said("answer")),
+        begin("a", "agent", "helper"),
+        model(helper[:1], helper[1], span="a"),
+        model(helper, said("h2"), span="a"),
+    ]
+    own, *others = read(sample(events, messages=[asked("q"), said("answer")]))
+    assert (own.trajectory_key, own.trajectory_kind) == ("s1", None)
+    assert {call.trajectory_kind for call in others} == {"subagent"}
+
+
 def test_calls_events_nested_in_a_tool_are_of_a_subagent():
-    inner = model([asked("inner task")], said("inner"))
+    # begins as the outer conversation does, and is none of it
+    inner = model([asked("q"), said("copied"), asked("inner task")], said("inner"))
     events = [
         model([asked("q")], said("", calls=[("c1", "f", {})])),
         {"event": "tool", "id": "c1", "function": "f", "events": [inner]},

@@ -1,9 +1,8 @@
 import json
 import os
 
-import pyarrow as pa
 import pytest
-from conftest import assistant, pair, user, write_lines
+from table_data import PARTITIONS, message, steps_like, steps_of
 
 from clawcli import schema
 from clawcli.errors import (
@@ -13,17 +12,14 @@ from clawcli.errors import (
     StoreError,
     VerifyError,
 )
-from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.store import artefact, location, table
 from clawcli.store.state import States
 
 
 @pytest.fixture
 def data(tmp_path):
-    path = write_lines(
-        tmp_path / "a.jsonl", [pair([user("a secret text")], assistant("said"), uid="1")]
-    )
-    ingest(IngestConfig(inputs=(str(path),), output=str(tmp_path / "d")))
+    info = {"command": "ingest", "sources": [{"path": "a.jsonl", "bytes": 7}]}
+    table.append(tmp_path / "d" / "steps", steps_like(0, 3), info=info, partition_by=PARTITIONS)
     return tmp_path / "d"
 
 
@@ -41,9 +37,7 @@ def test_table_log_holds_no_message_text(data):
 def test_table_commit_info_names_command_and_sources(data):
     (info,) = table.history(data / "steps")
     assert info["command"] == "ingest"
-    assert [source["bytes"] for source in info["sources"]] == [
-        (data.parent / "a.jsonl").stat().st_size
-    ]
+    assert info["sources"] == [{"path": "a.jsonl", "bytes": 7}]
 
 
 @pytest.mark.parametrize("content", [b"", b'{"add": {"pa'])
@@ -67,7 +61,8 @@ def test_table_append_syncs_data_log_and_directories(data, monkeypatch):
     synced = set()
     monkeypatch.setattr(artefact, "sync", synced.add)
     place = location.parse(str(data))
-    version = table.append(place.steps, table.read(place), info={})
+    rows = steps_like(3, 5)
+    version = table.append(place.steps, rows, info={}, partition_by=PARTITIONS)
     entry = place.steps / "_delta_log" / f"{version:020d}.json"
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     files = [place.steps / action["add"]["path"] for action in actions if "add" in action]
@@ -98,15 +93,6 @@ def test_location_missing_and_foreign_directories_are_told_apart(tmp_path):
         location.existing(str(tmp_path / "no"))
     with pytest.raises(DataError, match="is not a data directory"):
         location.existing(str(tmp_path))
-
-
-def steps_of(*rows):
-    blank = dict.fromkeys(schema.steps_schema().names)
-    return pa.Table.from_pylist([{**blank, **row} for row in rows], schema=schema.steps_schema())
-
-
-def message(role, content):
-    return {"role": role, "content": content}
 
 
 def test_state_walks_parents_and_cuts_at_the_stored_prefix():

@@ -45,7 +45,9 @@ def test_parse_reads_every_way_in_which_streams_are_logged(logged):
     assert streams.parse(logged) == streams.Stream(EVENTS, is_damaged=False)
 
 
-@pytest.mark.parametrize("logged", [None, 7, {}, [], "", "an answer", [1], ["a", 1], "data: [DONE]"])
+@pytest.mark.parametrize(
+    "logged", [None, 7, {}, [], "", "an answer", [1], ["a", 1], "data: [DONE]"]
+)
 def test_parse_what_is_no_stream_is_none(logged):
     assert streams.parse(logged) is None
 
@@ -140,7 +142,10 @@ def test_chat_response_reasoning_details_and_thinking_blocks_are_joined_entry_by
 def test_chat_response_ids_and_logprobs_of_all_chunks_are_listed():
     chunks = [chunk({"content": "a"}), chunk({"content": "b"})]
     for number, each in enumerate(chunks):
-        each["choices"][0] |= {"token_ids": [number], "logprobs": {"content": [{"logprob": number}]}}
+        each["choices"][0] |= {
+            "token_ids": [number],
+            "logprobs": {"content": [{"logprob": number}]},
+        }
     (choice,) = streams.chat_response(chunks)["choices"]
     assert choice["token_ids"] == [0, 1]
     assert choice["logprobs"]["content"] == [{"logprob": 0}, {"logprob": 1}]

@@ -66,8 +66,8 @@ def curate(config: CurateConfig) -> CurateReport:
         OutputExistsError: the output is there and force is off.
     """
     source = location.existing(config.input)
-    output = location.parse(config.output).path
-    artefact.check_apart(output, [source.path])
+    output = location.local(location.parse(config.output).path)
+    artefact.check_apart(output, source.on_disk)
     artefact.check_free(output, force=config.force, ours=location.is_data)
     version = table.open_table(source.steps, source.version).version()
     known = sidecars.versions(source)

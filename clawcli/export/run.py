@@ -82,7 +82,7 @@ def export_rows(config: ExportRowsConfig, stdout: TextIO | None = None) -> Expor
     source = location.existing(config.input)
     output = Path(config.output)
     if config.output != "-":
-        artefact.check_apart(output, [source.path])
+        artefact.check_apart(output, source.on_disk)
         artefact.check_free(output, force=config.force, ours=_is_export)
     steps = query.load_steps(source)
     make = _WRITERS[config.as_, config.rows](steps)

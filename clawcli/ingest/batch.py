@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from clawcli import schema
-from clawcli.errors import ClawError
+from clawcli.errors import ClawError, DataError, StoreError
 from clawcli.ingest import formats, rows, sources, steps
 from clawcli.ingest.calls import Call, Choice, Context, Fate, MessageCache
 from clawcli.ingest.chain import Request, Step
@@ -104,6 +104,9 @@ class Taken:
     pending: int = 0
     warnings: Counter[str] = field(default_factory=Counter)
     problem: str | None = None
+    """Why it could not be read through; what came before counts."""
+    error: ClawError | None = None
+    """Why nothing of it counts."""
     bytes_read: int = 0
     stored_bytes: int = 0
     """Of bytes_read, what that was before decompression, about: for progress."""
@@ -194,6 +197,9 @@ class Batch:
                 return
             begin = head(found)
             if begin.container == "empty":
+                nothing = reader(found, begin)
+                if list(nothing) or nothing.problem:
+                    raise DataError(nothing.problem or "", "Fetch the file again.")
                 taken.warnings["empty_source"] += 1
                 taken.state = "unchanged"
                 logger.warning("%s is empty: it holds no record.", found.label)
@@ -209,16 +215,19 @@ class Batch:
                 found.label, (msgspec.json.decode(raw) for raw in begin.samples)
             )
             reading = _Reader(self, module, found, identity, taken)
-            if begin.container == "lines" and not hasattr(module, "session"):
-                if identity.state == "rewritten" and identity.known is not None:
-                    raise sources.changed(found, identity.known)
+            is_rewritten = identity.state == "rewritten" and identity.known is not None
+            if is_rewritten and not sources.is_document(begin):
+                raise sources.changed(found, identity.known)
+            if begin.container == "lines" and not is_rewritten and not hasattr(module, "session"):
                 yield from reading.lines(None, None)
             else:
                 yield from reading.whole(begin)
         except ClawError as error:
-            yield _failed(found, str(error)), False
+            yield Taken(found, "failed", error=error), False
         except OSError as error:
-            yield _failed(found, f"{found.label} cannot be read: {error.strerror or error}."), False
+            reason = error.strerror or str(error)
+            failed = StoreError(f"{found.label} cannot be read: {reason}.", "Check the file.")
+            yield Taken(found, "failed", error=failed), False
 
     # -- linked calls to files -------------------------------------------------------------------
 
@@ -233,7 +242,13 @@ class Batch:
             Row(uid, step.request.state_hash, step.next_hash, call, choice, linked[uid])
             for uid, (step, call, choice) in ((uid, self._waiting[uid]) for uid in linked)
         ]
-        found.sort(key=lambda row: (row.linked.placed.trajectory_uid, row.linked.placed.step_index))
+        # a trajectory's steps lie together, and trajectories in the order of the log
+        first: dict[str, int] = {}
+        for place, row in enumerate(found):
+            first.setdefault(row.linked.placed.trajectory_uid, place)
+        found.sort(
+            key=lambda r: (first[r.linked.placed.trajectory_uid], r.linked.placed.step_index)
+        )
         before = Counter(self._redactor.hits) if self._redactor else Counter()
         built = self._redacted(rows.build(found)) if found else None
         files: list[Any] = []
@@ -245,12 +260,10 @@ class Batch:
                 built = built.filter(pa.compute.invert(is_again))
             if built.num_rows and not self.setting.dry_run:
                 files = table.write_files(self.setting.place.steps, built, schema.PARTITION_COLUMNS)
-        codes = Counter(code for row in found for code in row.call.warnings)
-        codes.update(code for row in found for code in row.choice.warnings)
         return Written(
             files,
             said_again,
-            codes,
+            _codes(built),
             Counter(row.call.log_format for row in found if row.uid not in again),
             rows.restated_chars(found),
             (Counter(self._redactor.hits) if self._redactor else Counter()) - before,
@@ -465,12 +478,14 @@ class _Reader:
         )
 
 
+def _codes(built: pa.Table | None) -> Counter[str]:
+    if built is None:
+        return Counter()
+    return Counter(code for codes in built["warnings"].drop_null().to_pylist() for code in codes)
+
+
 def _redactor(key: bytes, rules: Sequence[Rule], command: str | None) -> Redactor:
     return Redactor(key, rules, command=command)
-
-
-def _failed(found: Found, problem: str) -> Taken:
-    return Taken(found, "failed", problem=problem)
 
 
 def _supply(call: Call, setting: Setting) -> None:

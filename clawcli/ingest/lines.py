@@ -54,7 +54,7 @@ class Lines:
         start: int = 0,
         end: int | None = None,
         *,
-        fingerprint: xxhash.xxh3_128 | None = None,
+        resumed: bool | None = None,
         keep: bool = False,
     ) -> None:
         """Take the lines that begin in [start, end) of the uncompressed bytes; null = to the end.
@@ -63,11 +63,13 @@ class Lines:
             source: where the lines are.
             start: first byte of the range.
             end: byte behind the range.
-            fingerprint: hash that goes on with the bytes of this range, such as that of
-                the bytes before; null = a new one.
+            resumed: an earlier run consumed all before start, so whatever comes there is a line,
+                be it the rest of one that was whole then. Otherwise what comes before the first
+                line belongs to the range before. null = it did where end is null.
             keep: what is read of standard input comes again at the next opening.
         """
         self.source, self.start, self.end, self.keep = source, start, end, keep
+        self.resumed = end is None if resumed is None else resumed
         self.consumed = start
         """Offset behind the last complete record, or behind the blank lines that follow it."""
         self.pending: Record | None = None
@@ -76,12 +78,16 @@ class Lines:
         """Records of more than 256 MiB, with their first bytes."""
         self.problem: str | None = None
         """Why the source could not be read through, in one sentence; null = it could."""
-        self._hash = fingerprint.copy() if fingerprint else xxhash.xxh3_128()
+        self._hash = xxhash.xxh3_128()
         self._stream: Stream | None = None
 
     @property
     def fingerprint(self) -> str:
-        """The xxh3_128 hex of the bytes [start, consumed), or of those since the last cut."""
+        """The xxh3_128 hex of the bytes up to consumed, from start or from the last cut.
+
+        In a range that was not resumed it begins with the first line, which is where the range
+        before leaves off: the fingerprints of ranges follow each other without a gap.
+        """
         return self._hash.hexdigest()
 
     def cut(self) -> str:
@@ -102,11 +108,12 @@ class Lines:
             StoreError: the source cannot be opened.
             DataError: it is compressed in a way that claw does not read.
         """
+        is_border = self.start > 0 and not self.resumed
         # the byte before the range tells whether a line begins where the range does
-        self._stream = open_bytes(self.source, max(self.start - 1, 0), keep=self.keep)
+        self._stream = open_bytes(self.source, self.start - is_border, keep=self.keep)
         with self._stream as stream:
             try:
-                offset = self._seek_line(stream)
+                offset = self._seek_line(stream) if is_border else self.start
                 if offset is not None:
                     yield from self._lines(stream, offset)
                 self.problem = stream.problem
@@ -115,15 +122,11 @@ class Lines:
 
     def _seek_line(self, stream: Stream) -> int | None:
         """Go to the first line that begins in the range; null = none does."""
-        before = self._hash.copy()
-        offset, is_inside = self.start, self.start > 0 and stream.read(1) != b"\n"
+        offset, is_inside = self.start, stream.read(1) != b"\n"
         while is_inside and (piece := stream.readline(CHUNK_BYTES)):
-            self._hash.update(piece)
             offset, is_inside = offset + len(piece), piece[-1] != _NEWLINE
-        if is_inside or (self.end is not None and offset >= self.end):
-            self._hash = before
-            return None
-        return offset
+        is_beyond = self.end is not None and offset >= self.end
+        return None if is_inside or is_beyond else offset
 
     def _lines(self, stream: Stream, offset: int) -> Iterator[Record]:
         end = sys.maxsize if self.end is None else self.end
@@ -220,11 +223,8 @@ def decodes(raw: bytes | memoryview) -> bool:
     return True
 
 
-def fingerprint(source: Found, end: int, start: int = 0) -> xxhash.xxh3_128:
-    """Hash the uncompressed bytes [start, end) of a source, or as far as they go.
-
-    Returns:
-        A hash that Lines can go on with.
+def fingerprint(source: Found, end: int, start: int = 0) -> str:
+    """Hash the uncompressed bytes [start, end) of a source, or as far as they go: xxh3_128 hex.
 
     Raises:
         StoreError: the source cannot be opened.
@@ -236,4 +236,4 @@ def fingerprint(source: Found, end: int, start: int = 0) -> xxhash.xxh3_128:
         while left > 0 and (piece := stream.read(min(left, CHUNK_BYTES))):
             found.update(piece)
             left -= len(piece)
-    return found
+    return found.hexdigest()

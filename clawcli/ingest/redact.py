@@ -28,8 +28,8 @@ from clawcli.ingest import spelled
 from clawcli.ingest.scanner import Scanner
 from clawcli.ingest.secret_rules import RULES, Rule
 from clawcli.ingest.secret_search import SecretSearch, Span, meets_placeholder
+from clawcli.store.location import REDACTION_KEY
 
-KEY_FILE = ".redaction-key"
 
 _KEY_BYTES = 32
 _MAX_ROUNDS = 4
@@ -76,7 +76,8 @@ class Redactor:
         self.tainted: set[str] = set()
         """Uids of steps whose state or action held a secret, as far as this Redactor has seen.
         Logged prompt ids of a step that continues one of them may spell that secret, so they go
-        too. Steps of the table that were committed with the warning spelled.DROPPED belong here as well."""
+        too. Steps of the table that were committed with the warning spelled.DROPPED belong here as
+        well."""
         self._key = key
         self._search = SecretSearch(rules)
         self._scanner = None if command is None else Scanner(command)
@@ -253,7 +254,7 @@ def key_of(directory: Path | str) -> bytes:
     Raises:
         StoreError: the key cannot be read or written, or is none.
     """
-    place = f"{str(directory).rstrip('/')}/{KEY_FILE}"
+    place = f"{str(directory).rstrip('/')}/{REDACTION_KEY}"
     try:
         key = _remote_key(place) if "://" in place else _local_key(Path(place))
     except OSError as error:

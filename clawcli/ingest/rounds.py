@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from clawcli import schema
 from clawcli.engine import Workers
-from clawcli.errors import ConflictError, StoreError
+from clawcli.errors import ClawError, ConflictError, StoreError
 from clawcli.ingest import chain, placing, rows, sources
 from clawcli.ingest.amend import amended
 from clawcli.ingest.batch import Part, Taken, Written
@@ -57,6 +57,9 @@ class Totals:
     restated_chars: int = 0
     observation_chars: int = 0
     problems: list[str] = field(default_factory=list)
+    """Sources that broke off."""
+    errors: list[ClawError] = field(default_factory=list)
+    """Sources of which nothing counts."""
     version: int | None = None
 
 
@@ -86,7 +89,8 @@ class _Sorted:
     fates: Counter[str] = field(default_factory=Counter)
     warnings: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    files: dict[str, Taken] = field(default_factory=dict)
+    errors: list[ClawError] = field(default_factory=list)
+    accepted: list[Taken] = field(default_factory=list)
 
 
 class Rounds:
@@ -192,7 +196,7 @@ class Rounds:
         rows_changed = self._rows_changed(written, stored, changed)
         if not self.dry_run and (found.entries or found.new or rows_changed.num_rows):
             self._store(found, written, rows_changed)
-        self._count(gathered, found, written, rows_changed.num_rows, placed)
+        self._count(found, written, rows_changed.num_rows, placed)
         self.committed.settle(roots, found.new, keep=self.dry_run)
         for entry in found.entries:
             self.known.add(entry)
@@ -207,14 +211,13 @@ class Rounds:
         stored_by = self.committed.owners(uids)
         claimed: dict[str, tuple[str, Step]] = {}
         for worker, taken in gathered.taken:
-            if taken.state == "failed" and taken.problem:
-                found.problems.append(taken.problem)
+            error = taken.error or self._contradicts(taken)
+            if error is not None:
+                found.errors.append(error)
                 continue
             if self._is_known_by_now(taken, found):
                 continue
-            if taken.is_whole and (problem := self._contradicts(taken)):
-                found.problems.append(problem)
-                continue
+            found.accepted.append(taken)
             found.warnings.update(taken.warnings)
             if taken.problem:
                 kept = len(taken.begun) + taken.joined
@@ -282,6 +285,11 @@ class Rounds:
             return True
         if not taken.is_first or taken.state != "new":
             return False
+        by_now = self.known.by_uid.get(taken.source_uid)
+        pieces = taken.entry["pieces"] if taken.entry else []
+        if by_now and all(by_now.pieces.get(start) == (end, h) for start, end, h in pieces):
+            self.totals.files_unchanged += 1  # another run was faster
+            return True
         earlier = [e for e in self._this_run.get(taken.head, ()) if e.path != taken.found.label]
         for source in earlier:
             rest = sources.rest(taken.found, source)
@@ -289,7 +297,7 @@ class Rounds:
                 continue
             self._left_out.add(path)
             if rest is None:
-                found.problems.append(str(sources.changed(taken.found, source)))
+                found.errors.append(sources.changed(taken.found, source))
             elif rest:
                 self._deferred.append(taken.found)
             else:
@@ -303,14 +311,14 @@ class Rounds:
         self._left_out -= {found.path for found in deferred}
         return deferred
 
-    def _contradicts(self, taken: Taken) -> str | None:
+    def _contradicts(self, taken: Taken) -> ClawError | None:
         """Say that a source which is written anew has lost steps that it had."""
         known = self.known.by_uid.get(taken.source_uid)
-        if known is None or taken.state == "new":
+        if known is None or taken.state in ("new", "unchanged") or not taken.is_whole:
             return None
         before = self.committed.of_source(taken.source_uid)
         lost = before - {step.uid for step in taken.steps}
-        return str(sources.changed(taken.found, known)) if lost else None
+        return sources.changed(taken.found, known) if lost else None
 
     def _say_again(self, found: _Sorted) -> pa.Table:
         """Put steps that are said again in the place of what the table holds of them."""
@@ -425,18 +433,18 @@ class Rounds:
 
     def _count(
         self,
-        gathered: _Gathered,
         found: _Sorted,
         written: Sequence[Written],
         num_changed: int,
         placed: Sequence[Step],
     ) -> None:
         totals = self.totals
-        for _, taken in gathered.taken:
+        totals.errors.extend(found.errors)
+        for taken in found.accepted:
             totals.bytes_read += taken.bytes_read
             if taken.state == "unchanged":
                 totals.files_unchanged += not taken.warnings["empty_source"]
-            elif taken.state != "failed" and taken.found.path not in self._files:
+            elif taken.found.path not in self._files:
                 self._files.add(taken.found.path)
                 totals.files_read += 1
         totals.fates.update(found.fates)
@@ -450,7 +458,6 @@ class Rounds:
             step.placed.trajectory_uid for step in placed if id(step) in new and step.placed
         )
         totals.warnings.update(_split_tasks(placed))
-        totals.warnings["ambiguous_parent"] += sum(step.ambiguous for step in found.new)
         for part in written:
             totals.warnings.update(part.warnings)
             totals.formats.update(part.formats)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ class Linked:
     same_tools: bool
     parent_said: tuple[int, bytes] | None
     parent_tokens: TokenTrace | None
-    restated: Sequence[int]
+    restated: Collection[int]
     """Places in the state of messages that a broken link repeats."""
 
 

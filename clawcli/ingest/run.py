@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from clawcli.engine import Workers
-from clawcli.errors import ConfigError, DataError, NotFoundError, UsageError
+from clawcli.errors import ClawError, ConfigError, DataError, NotFoundError, UsageError
 from clawcli.ingest import plan, redact, secret_rules
 from clawcli.ingest.batch import Batch, Part, Piece, Setting
 from clawcli.ingest.calls import seconds
@@ -28,13 +28,14 @@ from clawcli.ingest.reward_plan import parse_on
 from clawcli.ingest.rewards import attach_rewards
 from clawcli.ingest.rounds import Rounds, Totals
 from clawcli.ingest.sources import KnownSources
-from clawcli.store import location, table
+from clawcli.store import location, log, table
 from clawcli.store.location import Location
 
 _RESTATED_WARNING = 0.2
 _PARALLEL_BYTES = 48 << 20
 _PARALLEL_FILES = 2_000
 _FILES_PER_PARTITION = 8
+_SMALL_FILE_BYTES = 32 << 20
 FATES = ("used", "duplicate", "failed_call", "ignored", "pending", "rejected")
 
 Progress = Callable[[int, int, int], None]
@@ -148,8 +149,7 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
         rounds.totals.problems.extend(problems)
         _run(plan.pieces(found, setting, known), workers, rounds, _Meter(found, progress))
     totals = rounds.totals
-    is_empty_handed = not (totals.files_read or totals.files_unchanged or totals.warnings)
-    if totals.problems and is_empty_handed:
+    if totals.errors and not (totals.files_read or totals.files_unchanged):
         raise _nothing_read(found, totals)
     if not config.dry_run:
         _finish(place, rounds, setting)
@@ -284,8 +284,10 @@ def _setting(config: IngestConfig, place: Location, *, is_remote: bool) -> Setti
     if config.redact:
         rules = [*secret_rules.RULES]
         if config.redact_rules is not None:
-            rules += redact.read_rules(config.redact_rules)
-        key = redact.key_of(place.path) if not config.dry_run else bytes(32)
+            rules += secret_rules.read_rules(config.redact_rules)
+        # a dry run leaves nothing behind, so that a new directory's key would be of no use
+        is_new = config.dry_run and not table.exists(place.steps)
+        key = bytes(32) if is_new else redact.key_of(str(place.path))
         redaction = key, rules, config.redact_with
     elif config.redact_rules or config.redact_with:
         raise UsageError(
@@ -327,7 +329,7 @@ def _tools(path: str) -> str:
 
 def _info(config: IngestConfig, setting: Setting) -> dict[str, Any]:
     """What the commit infos say besides the sources, without a secret in a path."""
-    inputs = list(config.inputs)
+    inputs = [os.fsencode(text).decode(errors="backslashreplace") for text in config.inputs]
     if setting.redaction is not None:
         key, rules, _ = setting.redaction
         redactor = redact.Redactor(key, rules)
@@ -335,11 +337,11 @@ def _info(config: IngestConfig, setting: Setting) -> dict[str, Any]:
     return {"command": "ingest", "inputs": inputs, "redacted": config.redact}
 
 
-def _nothing_read(found: list[Found], totals: Totals) -> DataError:
+def _nothing_read(found: list[Found], totals: Totals) -> ClawError:
     if len(found) == 1:
-        return DataError(totals.problems[0])
+        return totals.errors[0]
     return DataError(
-        f"None of {len(found):,} sources could be read. {totals.problems[0]}",
+        f"None of {len(found):,} sources could be read. {totals.errors[0]}",
         "Correct or leave out what is named.",
     )
 
@@ -348,9 +350,16 @@ def _finish(place: Location, rounds: Rounds, setting: Setting) -> None:
     """Make a table where there is nothing yet, and few files of many."""
     if not table.exists(place.steps):
         rounds.commit_empty()
-    elif rounds.num_commits > 0:
+    elif rounds.num_commits and _is_scattered(place):
         with table.lock(place.path):
             table.compact(place.steps, info={"command": "ingest", "compacted": True})
+
+
+def _is_scattered(place: Location) -> bool:
+    """Tell whether some partition consists of many small files."""
+    files = log.active(table.open_table(place.steps))
+    small = Counter(str(f.partition_values) for f in files if f.size_bytes < _SMALL_FILE_BYTES)
+    return max(small.values(), default=0) > _FILES_PER_PARTITION
 
 
 def _report(place: Location, rounds: Rounds, rewards: Any) -> IngestReport:
@@ -387,5 +396,5 @@ def _report(place: Location, rounds: Rounds, rewards: Any) -> IngestReport:
         restated_frac=restated_frac,
         rewards=None if rewards is None else msgspec.to_builtins(rewards),
         table_version=None if rounds.dry_run else version,
-        problems=tuple(totals.problems),
+        problems=(*totals.problems, *(str(error) for error in totals.errors)),
     )

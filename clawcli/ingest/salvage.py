@@ -29,6 +29,8 @@ _BLANKS = re.compile("(?:[ \t\r\n\0]|\xef\xbb\xbf)*+")  # a BOM as latin-1 has i
 # how far before the byte that a parser stumbles over the next record may have begun: at {" the
 # quote closes a string of the cut record, and the parser goes on for one byte
 _SPLICE_BYTES = 2
+# a JSONDecodeError counts the lines before it, so each try costs as much as the line is long
+_MAX_TRIES = 100
 
 _TOKEN = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?(?:NaN|Infinity)|-?\d++(?:\.\d++)?+(?:[eE][+-]?+\d++)?+',
@@ -156,7 +158,7 @@ def is_cut(error: json.JSONDecodeError, end: int | None = None) -> bool:
         (True, True, False)
     """
     end = len(error.doc.rstrip(_BLANK)) if end is None else end
-    rest = error.doc[error.pos : end]
+    rest = error.doc[error.pos : min(end, error.pos + len("-Infinity") + 1)]
     if error.pos >= end or error.msg.startswith("Unterminated string"):
         return True
     if error.msg.startswith("Invalid \\"):  # an escape, told by where its letters begin
@@ -166,8 +168,13 @@ def is_cut(error: json.JSONDecodeError, end: int | None = None) -> bool:
 
 def _spliced(text: str, place: int, end: int) -> int | None:
     """Find where whole records begin that go on to the end, the last of them maybe cut."""
-    while (place := text.find('{"', place, end)) >= 0:
+    for _ in range(_MAX_TRIES):
+        place = text.find('{"', place, end)
+        if place < 0:
+            return None
         stop, reason, _ = _parse(text, place, end)
+        if reason in ("cut_off", "too_deep"):
+            return None
         after = _skip_blank(text, stop)
         if reason is None and (after >= end or text.startswith('{"', after)):
             return place

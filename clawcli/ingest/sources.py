@@ -72,6 +72,7 @@ class KnownSources:
         """Read the commit infos of a step table, oldest first."""
         self.by_uid: dict[str, Source] = {}
         self._by_head: dict[str, list[Source]] = defaultdict(list)
+        self._by_path: dict[str, Source] = {}
         for info in infos:
             for entry in info.get("sources", ()):
                 self.add(entry)
@@ -84,12 +85,17 @@ class KnownSources:
             self.by_uid[known.source_uid] = known
             self._by_head[known.head].append(known)
         known.path = entry["path"]
+        self._by_path[known.path] = known
         if entry["whole"]:
             known.pieces.clear()
         for start, end, hash_ in entry["pieces"]:
             # the end moves while a source is read; of two runs at once the further one counts
             if end >= known.pieces.get(start, (0, ""))[0]:
                 known.pieces[start] = end, hash_
+
+    def at(self, path: str) -> Source | None:
+        """Return the source that was read at a path last."""
+        return self._by_path.get(path)
 
     def like(self, head: str) -> list[Source]:
         """List the sources that begin alike."""
@@ -133,7 +139,16 @@ def identify(found: Found, head: Head, known: KnownSources, name: str | None = N
             return Identity(uid, begins, "grown" if more else "unchanged", source)
         state = "moved" if more else "unchanged"
         return Identity(source.source_uid, begins, state, source)
+    if same is None and name is None and is_document(head) and found.path != "-":
+        # written anew as it grew, and not even its beginning stayed
+        same = known.at(found.label)
+        uid = same.source_uid if same else uid
     return Identity(uid, begins, "rewritten" if same else "new", same)
+
+
+def is_document(head: Head) -> bool:
+    """Tell whether a source may be written anew when it grows, as one JSON document is."""
+    return head.container != "lines" or len(head.samples) <= 1
 
 
 def _lasting(head: Head) -> bytes:

@@ -113,8 +113,8 @@ def merge_prefixes(config: MergeConfig) -> MergeReport:
         DataError: no step could be rendered, or none has a weight above 0.
     """
     output = Path(config.output)
-    source = location.parse(config.input).path
-    artefact.check_output(output, kind=trees.KIND, force=config.force, inputs=[source])
+    source = location.parse(config.input).on_disk
+    artefact.check_output(output, kind=trees.KIND, force=config.force, inputs=source)
     place = location.existing(config.input)
     version = steps_table.open_table(place.steps, place.version).version()
     tokenizer = tokenizers.load(config.tokenizer)

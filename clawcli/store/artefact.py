@@ -120,13 +120,13 @@ def check_free(output: Path, *, force: bool, ours: Callable[[Path], bool]) -> No
         ours: tells whether a path is something that this verb wrote.
 
     Raises:
-        UsageError: it is named "-", or lies inside an artefact.
+        UsageError: it is named "-", is in an object store, or lies inside an artefact.
         OutputExistsError: it exists and force is off, or it is nothing that this verb wrote.
         StoreError: the place cannot be read.
     """
     if str(output) == "-":
         raise UsageError("--output - is standard output, which takes rows only.", "Name a place.")
-    place = swap.real(output)
+    place = swap.real(location.local(output))
     for parent in place.parents:
         if is_artefact(parent):
             raise UsageError(

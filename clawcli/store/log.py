@@ -277,10 +277,13 @@ def check_log(root: Place) -> None:
         )
         raise StoreError(f"{newest} is torn: the machine stopped before it was on the disk.", way)
     checkpoints = sorted((root / "_delta_log").glob("*.checkpoint*.parquet"))
-    if checkpoints and not _is_parquet(checkpoints[-1]):
+    hint = root / "_delta_log" / "_last_checkpoint"
+    if (checkpoints and not _is_parquet(checkpoints[-1])) or (hint.exists() and not checkpoints):
+        torn = checkpoints[-1] if checkpoints else hint
         raise StoreError(
-            f"{checkpoints[-1]} is torn: the machine stopped before it was on the disk.",
-            "Remove that file and _last_checkpoint beside it: the entries hold all that it did.",
+            f"{torn} is torn: the machine stopped before it was on the disk.",
+            f"Remove {hint} and the newest *.checkpoint.parquet beside it: the log entries hold "
+            "all that they did.",
         )
 
 

@@ -115,8 +115,9 @@ def _known(file: ActiveFile, fields: pa.Schema) -> pc.Expression:
         if isinstance(high, datetime):  # other writers cut it to milliseconds
             high += timedelta(milliseconds=1)
         field = pc.field(name)
-        inside = (field >= _scalar(low, fields, name)) & (field <= _scalar(high, fields, name))
-        facts.append(inside | field.is_null())
+        # pyarrow reasons about one comparison or null, not about a range or null
+        facts.append((field >= _scalar(low, fields, name)) | field.is_null())
+        facts.append((field <= _scalar(high, fields, name)) | field.is_null())
     return reduce(and_, facts)
 
 

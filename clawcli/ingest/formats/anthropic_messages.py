@@ -55,7 +55,7 @@ def why_not(record: dict[str, Any]) -> str | None:
     if is_message(response) or (isinstance(response, dict) and response.get("type") == "error"):
         return None
     stream = streams.parse(response)
-    if stream is not None and stream.events[0].get("type") in events.MESSAGE_EVENTS | {"ping"}:
+    if stream is not None and events.is_message_event(stream.events[0]):
         return None
     url = record["request"].get("url") if isinstance(record["request"], dict) else None
     if pairs.path_of(url).endswith("/messages"):
@@ -185,10 +185,9 @@ def joined(group: list[streams.Numbered]) -> tuple[dict[str, Any], list[str]] | 
     message = events.message_response(event for _, event in group)
     if not message["content"] and not message.get("stop_reason"):
         return None
-    warnings = ["stream_error"] if message.get("error") else []
-    if not message.get("stop_reason"):
-        warnings.append("stream_cut")
-    return message, warnings
+    if message.get("error"):
+        return message, ["stream_error"]
+    return message, [] if message.get("stop_reason") else ["stream_cut"]
 
 
 def call_of(message: dict[str, Any], state: Node = EMPTY) -> Call:

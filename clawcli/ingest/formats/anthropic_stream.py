@@ -13,7 +13,6 @@ from clawcli.ingest.formats.anthropic_messages import call_of, joined
 from clawcli.ingest.formats.openai_chat import unknown_state
 
 NAME = "anthropic_stream"
-_OTHER_EVENTS = frozenset({"ping", "error"})
 
 
 def why_not(record: dict[str, Any]) -> str | None:
@@ -30,7 +29,7 @@ def session(records: dict[int, dict[str, Any]], context: Context) -> Session:
     made = Session([])
     known = []
     for ordinal, record in records.items():
-        if record.get("type") in events.MESSAGE_EVENTS | _OTHER_EVENTS:
+        if events.is_message_event(record) or record.get("type") == "error":
             known.append((ordinal, record))
         else:
             made.fates[ordinal] = Fate("rejected", "no_event", "the record is no event of a stream")

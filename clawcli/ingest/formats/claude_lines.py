@@ -172,7 +172,7 @@ def _parent(line: Line, by_uuid: Mapping[str, Line]) -> tuple[Line | None, bool]
     named = line.value["parentUuid"]
     if named is None and line.subtype == "compact_boundary":
         named = line.value.get("logicalParentUuid")
-        return by_uuid.get(named) if isinstance(named, str) else line.previous, False
+        return by_uuid.get(text(named) or "") or line.previous, False
     if named is None:
         return None, False
     parent = by_uuid.get(named) if isinstance(named, str) else None

@@ -78,7 +78,8 @@ class Entry:
         if self.is_item:
             is_told = not codex_items.is_output(self.payload)
             return is_told and self.payload.get("type") not in codex_items.SILENT
-        return self.kind in ("turn_context", "compacted") or self.event in _BORDERS
+        borders = ("session_meta", "turn_context", "compacted")
+        return self.kind in borders or self.event in _BORDERS
 
 
 @dataclass(slots=True, eq=False)

@@ -295,7 +295,8 @@ def set_usage(call: Call, usage: Any) -> dict[str, Any]:
         return {}
     call.input_tokens = prompt = integer(usage.get("prompt_tokens"))
     call.output_tokens = output = integer(usage.get("completion_tokens"))
-    call.cost_usd = number(usage.get("cost"))
+    if (cost := usage.get("cost")) is not None:
+        call.cost_usd = number(cost)
     total = integer(usage.get("total_tokens"))
     call.reasoning_tokens = _detail(usage, "completion_tokens_details", "reasoning_tokens")
     if prompt is not None and output is not None and total is not None and total > prompt + output:

@@ -11,11 +11,16 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.formats.streams import Numbered
+from clawcli.ingest.formats.streams import Numbered, index_of
 
-MESSAGE_EVENTS = frozenset(
-    {"message_start", "content_block_start", "content_block_delta", "content_block_stop"}
-    | {"message_delta", "message_stop"}
+_MESSAGE_EVENTS = (
+    "message_start",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+    "message_delta",
+    "message_stop",
+    "ping",
 )
 _MESSAGE_TEXT = {
     "text_delta": ("text", "text", "text"),
@@ -38,6 +43,11 @@ _RESPONSE_FIELDS = {
     "response.custom_tool_call_input.delta": ("custom_tool_call", "input"),
     "response.code_interpreter_call_code.delta": ("code_interpreter_call", "code"),
 }
+
+
+def is_message_event(event: dict[str, Any]) -> bool:
+    """Tell whether an event is one of a message that is streamed by Anthropic."""
+    return event.get("type") in _MESSAGE_EVENTS
 
 
 def message_groups(events: Iterable[Numbered]) -> list[list[Numbered]]:
@@ -72,9 +82,9 @@ def message_response(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """
     message: dict[str, Any] = {}
     blocks: list[_Block] = []
-    by_index: dict[Any, _Block] = {}
+    by_index: dict[int, _Block] = {}
     for event in events:
-        kind, index = event.get("type"), event.get("index")
+        kind, index = event.get("type"), index_of(event, "index")
         if kind == "message_start" and isinstance(event.get("message"), dict):
             usage = message.get("usage")
             message = {**message, **event["message"]}
@@ -172,9 +182,9 @@ def responses_response(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
     items are put together by output_index: ids can change within a stream.
     """
     response: dict[str, Any] = {}
-    items: dict[Any, _Item] = defaultdict(_Item)
+    items: dict[int, _Item] = defaultdict(_Item)
     for event in events:
-        kind, index = str(event.get("type")), event.get("output_index", -1)
+        kind, index = str(event.get("type")), index_of(event, "output_index")
         if isinstance(event.get("response"), dict):
             got = event["response"].items()
             response |= {k: v for k, v in got if v is not None and (v or k != "output")}
@@ -205,9 +215,9 @@ class _Item:
         self._item, self._is_done = item, is_done or self._is_done
 
     def grow(self, kind: str, event: dict[str, Any]) -> None:
-        place = event.get("content_index", event.get("summary_index", 0))
+        place = max(index_of(event, "content_index"), index_of(event, "summary_index"))
         if isinstance(piece := event.get("delta"), str):
-            self._pieces[kind, place if isinstance(place, int) else 0].append(piece)
+            self._pieces[kind, place].append(piece)
 
     def value(self) -> dict[str, Any]:
         if self._is_done:

@@ -76,7 +76,7 @@ def to_action(items: Iterable[dict[str, Any]]) -> Action:
     """Turn the output of one response into its message."""
     items = [item for item in items if isinstance(item, dict)]
     # an output within a response answers a call that the server ran
-    answered = {item.get("call_id") for item in items if _type(item).endswith("_output")}
+    answered = {_call_id(item) for item in items if _type(item).endswith("_output")}
     parts: list[Any] = []
     calls, thoughts = [], []
     summaries = hidden = 0
@@ -92,7 +92,7 @@ def to_action(items: Iterable[dict[str, Any]]) -> Action:
             summaries += bool(summary)
             hidden += not thought and not summary
             thoughts.append(thought or summary)
-        elif kind in _HELD and item.get("call_id") not in answered:
+        elif kind in _HELD and _call_id(item) not in answered:
             calls.append(_call(kind, item))
         else:
             parts.append(item)
@@ -155,6 +155,10 @@ def _call(kind: str, item: dict[str, Any]) -> dict[str, Any]:
     return {"id": item.get("call_id") or item.get("id"), "function": function}
 
 
+def _call_id(item: dict[str, Any]) -> str | None:
+    return text(item.get("call_id"))
+
+
 def _parts(content: Any) -> list[Any]:
     """List the parts of a message; texts without what is no text, which the leftovers keep."""
     parts = []
@@ -173,7 +177,7 @@ def _joined(parts: Any) -> str:
 def _leftover(item: dict[str, Any], answered: set[Any]) -> dict[str, Any]:
     """List what the message of a response does not hold of one of its items."""
     kind = _type(item)
-    if kind not in _HELD or (kind.endswith("_call") and item.get("call_id") in answered):
+    if kind not in _HELD or (kind.endswith("_call") and _call_id(item) in answered):
         return {"type": kind}
     kept = {k: v for k, v in item.items() if k not in _HELD[kind] and v not in (None, [])}
     if kept.get("status") == "completed":
@@ -193,9 +197,9 @@ def _part_leftover(part: Any) -> dict[str, Any]:
     return {k: v for k, v in part.items() if k not in ("type", key) and v not in (None, [])}
 
 
-def _type(item: dict[str, Any]) -> str:
+def _type(item: Any) -> str:
     """Name the type of an item or part; the short form of a message has none."""
-    kind = item.get("type")
+    kind = item.get("type") if isinstance(item, dict) else ""
     return kind if isinstance(kind, str) else "message"
 
 

@@ -18,7 +18,7 @@ from clawcli.ingest.formats.openai_chat import unknown_state
 
 NAME = "litellm"
 
-_CHAT_CALLS = frozenset({"completion", "acompletion", "anthropic_messages", "", None})
+_CHAT_CALLS = frozenset({"completion", "acompletion", "anthropic_messages", ""})
 """Calls whose answer is logged as a chat completion."""
 _OTHER_ANSWERS = frozenset({"responses", "aresponses", "text_completion", "atext_completion"})
 _WITHHELD = "redacted-by-litellm"
@@ -63,10 +63,11 @@ def calls(raw: bytes, context: Context) -> list[Call]:
         raise Fate("rejected", "bad_record", f"the record is none of LiteLLM's: {error}") from error
     if record.status == "failure" or record.error_str:
         raise pairs.failed(f"is a failure: {text(record.error_str) or 'no reason is logged'}")
-    if record.call_type in _OTHER_ANSWERS:
-        raise Fate("rejected", "other_api", f"answers of {record.call_type} are not read")
-    if record.call_type not in _CHAT_CALLS:
-        raise Fate("ignored", "other_call", f"{record.call_type} is no chat completion")
+    call_type = text(record.call_type) or ""
+    if call_type in _OTHER_ANSWERS:
+        raise Fate("rejected", "other_api", f"answers of {call_type} are not read")
+    if call_type not in _CHAT_CALLS:
+        raise Fate("ignored", "other_call", f"{call_type} is no chat completion")
     response = _decoded(record.response)
     if response in ({}, None, ""):
         raise Fate("rejected", "no_response", "the response was not logged")

@@ -38,6 +38,8 @@ def why_not(record: dict[str, Any]) -> str | None:
         "preferred_output" in record or {"chosen", "rejected"} <= record.keys()
     ):
         return "a row of preferences compares two answers and logs no attempt"
+    if "sessionKey" in record:
+        return "an event of a telemetry plug-in repeats a history and is no attempt"
     if _shape(record) is not None:
         return None
     if "messages" in record:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
 from clawcli.ingest.calls import (
     EMPTY,
     Call,
@@ -196,21 +198,26 @@ def _open_talk(path: str, request: dict[str, Any], response: Any, file: _File) -
 
 
 def _without_repeats(file: _File) -> list[_Turn]:
-    """Leave out responses that were fetched again; what was final about one stands."""
+    """Leave out responses that were fetched again; what was last said of one stands."""
     by_id: dict[Any, list[_Turn]] = {}
     for turn in file.turns:
         by_id.setdefault(turn.uid or id(turn), []).append(turn)
     kept = []
     for same in by_id.values():
-        asked = [turn for turn in same if turn.request is not None]
-        fetched = [turn for turn in same if turn.request is None] if asked else same[1:]
         final = next((t for t in reversed(same) if responses.is_final(t.response)), same[-1])
-        for turn in asked or same[:1]:
-            if not responses.is_final(turn.response):
+        first = next((t for t in same if t.request is not None), same[0])
+        answers: set[bytes] = set()
+        for turn in (first, *(turn for turn in same if turn is not first)):
+            was_final = responses.is_final(turn.response)
+            if not was_final:
                 turn.response = final.response
+            answer = msgspec.json.encode(turn.response.get("output"))
+            is_known = turn is not first and (not was_final or answer in answers)
+            if is_known and turn.request is None:
+                file.drop(turn, _FETCHED)
+                continue
+            answers.add(answer)
             kept.append(turn)
-        for turn in fetched:
-            file.drop(turn, _FETCHED)
     return kept
 
 
@@ -221,7 +228,7 @@ def _connect(turns: list[_Turn], file: _File) -> None:
     """Find the turn that each one continues."""
     by_id = {turn.uid: turn for turn in turns if turn.uid}
     compacted = {
-        item.get("encrypted_content"): turn
+        text(item.get("encrypted_content")): turn
         for turn in turns
         for item in turn.response["output"]
         if isinstance(item, dict) and item.get("type") == "compaction"
@@ -236,7 +243,8 @@ def _connect(turns: list[_Turn], file: _File) -> None:
             talks.setdefault(turn.talk, []).append(turn)
         else:
             opaque = [i for i in turn.inputs if i.get("type") == "compaction"]
-            turn.previous = compacted.get(opaque[-1].get("encrypted_content")) if opaque else None
+            last = text(opaque[-1].get("encrypted_content")) if opaque else None
+            turn.previous = None if last is None else compacted.get(last)
     for uid, talk in talks.items():
         ordered = _in_order(talk)
         for before, turn in pairwise(ordered):

@@ -61,7 +61,7 @@ def open_request(request: Any, layer: Layer, body_layer: Layer) -> tuple[Any, La
         msgspec.ValidationError: the text is that of something else.
     """
     if isinstance(request, str):
-        request = layer.read(request)
+        request = _read_text(layer, request)
     if request is None or request.body is None:
         return request, layer
     body = request.body
@@ -69,7 +69,17 @@ def open_request(request: Any, layer: Layer, body_layer: Layer) -> tuple[Any, La
         return body, body_layer
     if not body.lstrip().startswith("{"):
         raise other_call(layer.rest(request).get("url"))
-    return body_layer.read(body), body_layer
+    return _read_text(body_layer, body), body_layer
+
+
+def _read_text(layer: Layer, logged: str) -> Any:
+    try:
+        return layer.read(logged)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError as error:
+        detail = f"the request is text, and no JSON: {error}"
+        raise Fate("rejected", "bad_request", detail) from error
 
 
 def failed(reason: str) -> Fate:

@@ -17,7 +17,7 @@ from clawcli.messages import Message
 RESPONSE = "response"
 COMPACTION = "response.compaction"
 """What objects call themselves: an answer, and a history made short."""
-_FINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
+_FINAL = ("completed", "incomplete", "failed", "cancelled")
 _FINISH = {
     "completed": "stop",
     "max_output_tokens": "length",
@@ -115,9 +115,11 @@ def _choice(response: dict[str, Any]) -> Choice:
 
 def _set_logprobs(choice: Choice, output: list[Any]) -> dict[str, Any]:
     """Take log-probs where they are those of the whole action: one message of one text."""
-    content = output[0].get("content") if len(output) == 1 else None
-    if isinstance(content, list) and len(content) == 1 and content[0].get("logprobs"):
-        return completions.set_logprobs(choice, {"content": content[0]["logprobs"]})
+    item = output[0] if len(output) == 1 and isinstance(output[0], dict) else {}
+    content = item.get("content")
+    part = content[0] if isinstance(content, list) and len(content) == 1 else None
+    if isinstance(part, dict) and part.get("logprobs"):
+        return completions.set_logprobs(choice, {"content": part["logprobs"]})
     return {}
 
 

@@ -71,6 +71,12 @@ def parse(value: Any) -> Stream | None:
     return Stream(events, is_damaged) if events else None
 
 
+def index_of(piece: dict[str, Any], key: str) -> int:
+    """Return where a piece of a stream belongs; -1 where that is not logged."""
+    index = piece.get(key)
+    return index if type(index) is int and index >= 0 else -1
+
+
 def chat_response(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Join chat.completion.chunk objects into a chat.completion.
 
@@ -82,8 +88,8 @@ def chat_response(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
     choices: dict[int, _Joined] = {}
     for chunk in chunks:
         for place, entry in enumerate(_entries(chunk)):
-            index = entry.get("index")
-            choice = choices.setdefault(index if isinstance(index, int) else place, _Joined())
+            index = index_of(entry, "index")
+            choice = choices.setdefault(place if index < 0 else index, _Joined())
             rest = {k: v for k, v in entry.items() if k not in ("delta", "message")}
             choice.add({**rest, "message": entry.get("delta") or entry.get("message")})
         # what clients pad a chunk with, against eavesdroppers, says nothing
@@ -107,7 +113,7 @@ def chat_groups(chunks: Iterable[Numbered]) -> list[list[Numbered]]:
     """
     groups: list[list[Numbered]] = []
     by_id: dict[str, list[Numbered]] = {}
-    ended: dict[str, set[Any]] = {}
+    ended: dict[str, set[int]] = {}
     early: list[Numbered] = []
     last: str | None = None
     for number, chunk in chunks:
@@ -120,7 +126,7 @@ def chat_groups(chunks: Iterable[Numbered]) -> list[list[Numbered]]:
             by_id[key], ended[key], early = early, set(), []
             groups.append(by_id[key])
         by_id[key].append((number, chunk))
-        ended[key].update(e.get("index") for e in _entries(chunk) if e.get("finish_reason"))
+        ended[key].update(index_of(e, "index") for e in _entries(chunk) if e.get("finish_reason"))
         last = key
     return [*groups, early] if early else groups
 
@@ -130,12 +136,12 @@ def _entries(chunk: dict[str, Any]) -> list[dict[str, Any]]:
     return [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
 
 
-def _speaking(chunk: dict[str, Any]) -> Iterator[Any]:
+def _speaking(chunk: dict[str, Any]) -> Iterator[int]:
     """Give the indices of the choices that a chunk adds something to."""
     for entry in _entries(chunk):
         delta = entry.get("delta")
         if isinstance(delta, dict) and any(v for k, v in delta.items() if k != "role"):
-            yield entry.get("index")
+            yield index_of(entry, "index")
 
 
 class _Joined:
@@ -199,15 +205,15 @@ class _Entries:
 
     def __init__(self) -> None:
         self._all: list[_Joined] = []
-        self._open: dict[Any, _Joined] = {}
+        self._open: dict[int, _Joined] = {}
         self._ids: dict[int, str] = {}
 
     def add(self, piece: Any) -> None:
         if not isinstance(piece, dict):
             return
-        index, uid = piece.get("index"), piece.get("id") or ""
+        index, uid = index_of(piece, "index"), str(piece.get("id") or "")
         entry = self._open.get(index)
-        if entry is None and index is None and self._all and not uid:
+        if entry is None and index < 0 and self._all and not uid:
             entry = self._all[-1]
         if entry is not None and self._is_another(entry, piece, uid):
             entry = None

@@ -1,0 +1,177 @@
+import logging
+import threading
+
+import pyarrow.compute as pc
+import pytest
+from table_data import PARTITIONS, steps_like
+
+from clawcli import schema
+from clawcli.errors import ConflictError, MissingExtraError, NotFoundError, StoreError, UsageError
+from clawcli.store import artefact, location, query, remote, table
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """A bucket of a server in this process; its address is in the environment, as users put it."""
+    server = pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    pytest.importorskip("s3fs")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "key")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        boto3.client("s3").create_bucket(Bucket="bucket")
+        yield "s3://bucket"
+    running.stop()
+
+
+@pytest.fixture
+def data(bucket, request):
+    """A place in the bucket that no other test uses."""
+    return location.parse(f"{bucket}/{request.node.name}")
+
+
+def write(place, rows, **more):
+    added = table.write_files(place.steps, rows, PARTITIONS)
+    return table.commit(
+        place.steps, added, rows.schema, info={"command": "ingest"}, partition_by=PARTITIONS, **more
+    )
+
+
+def test_remote_commits_are_read_back_with_versions_history_and_filters(data):
+    assert not table.exists(data.steps)
+    assert write(data, steps_like(0, 30), txn=("run", 0)) == 0
+    assert write(data, steps_like(30, 40), txn=("run", 1)) == 1
+    assert table.read(data)["step_uid"].to_pylist() == steps_like(0, 40)["step_uid"].to_pylist()
+    assert table.read(location.parse(f"{data.path}@0")).num_rows == 30
+    assert [info["command"] for info in table.history(data.steps)] == ["ingest", "ingest"]
+    assert table.last_transaction(data.steps, "run") == 1
+    uid = steps_like(35, 36)["step_uid"][0].as_py()
+    found = table.read(data, columns=["response"], where=pc.field("step_uid") == uid)
+    assert found.to_pylist() == [{"response": "said 35"}]
+    with pytest.raises(NotFoundError, match="has no version 7"):
+        table.read(location.parse(f"{data.path}@7"))
+
+
+def test_remote_table_equals_the_local_one(data, tmp_path):
+    here = location.parse(str(tmp_path / "d"))
+    for place in (data, here):
+        write(place, steps_like(0, 20))
+        changed = steps_like(5, 8, response="new", log_date="2026-02-02")
+        table.replace(place.steps, changed, info={})
+        table.append(place.steps, steps_like(20, 25), info={}, partition_by=PARTITIONS)
+        table.compact(place.steps, info={})
+    there, local = (table.read(place).sort_by("step_uid") for place in (data, here))
+    assert there.equals(local)
+    assert query.load_steps(location.existing(str(data.path))).num_rows == 25
+
+
+def test_remote_second_writer_of_a_place_in_a_sequence_is_told(data):
+    write(data, steps_like(0, 1), txn=("run", 0))
+    write(data, steps_like(1, 2), txn=("run", 1))
+    with pytest.raises(ConflictError, match="Another run wrote"):
+        write(data, steps_like(2, 3), txn=("run", 1))
+    assert table.read(data).num_rows == 2
+
+
+def test_remote_writers_at_once_lose_nothing_and_detect_each_other(data):
+    conflicts, meeting = [], threading.Barrier(2)
+
+    def work(who):
+        for turn in range(4):
+            rows = steps_like(100 * who + turn, 100 * who + turn + 1)
+            while True:
+                last = table.last_transaction(data.steps, "run")
+                if turn == 0 and not conflicts:
+                    meeting.wait()
+                try:
+                    write(data, rows, txn=("run", 0 if last is None else last + 1))
+                    break
+                except ConflictError:
+                    conflicts.append(who)
+
+    workers = [threading.Thread(target=work, args=(who,)) for who in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert conflicts
+    assert table.last_transaction(data.steps, "run") == 7
+    uids = table.read(data)["step_uid"].to_pylist()
+    assert sorted(uids) == sorted(
+        uid
+        for who in range(2)
+        for uid in steps_like(100 * who, 100 * who + 4)["step_uid"].to_pylist()
+    )
+
+
+def test_remote_refused_commit_leaves_no_files_behind(data):
+    write(data, steps_like(0, 1), txn=("run", 0))
+    added = table.write_files(data.steps, steps_like(1, 2), PARTITIONS)
+    kept = table.write_files(data.steps, steps_like(2, 3), PARTITIONS)
+    table.commit(data.steps, kept, schema.steps_schema(), info={}, partition_by=PARTITIONS)
+    table.discard(data.steps, [*added, *kept])
+    assert not (data.steps / added[0].path).exists()
+    assert table.read(data).num_rows == 2
+
+
+def test_remote_places_are_asked_as_paths_are(data):
+    assert not data.path.exists()
+    assert location.may_hold_data(data.path)
+    with pytest.raises(NotFoundError, match="does not exist"):
+        location.existing(str(data.path))
+    write(data, steps_like(0, 1))
+    assert location.is_data(data.path)
+    assert [place.name for place in data.path.iterdir()] == ["steps"]
+    other = data.path.parent / "other"
+    (other / "file").file_system().pipe_file(f"{other}/file", b"x")
+    assert not location.may_hold_data(other)
+    assert (other / "file").read_bytes() == b"x"
+    (other / "file").unlink()
+    assert not other.exists()
+
+
+def test_remote_store_that_does_not_answer_is_one_sentence(bucket, monkeypatch):
+    with pytest.raises((StoreError, NotFoundError)):
+        location.existing("s3://no-such-bucket/data")
+    with pytest.raises(StoreError):
+        table.append(remote.parse("s3://no-such-bucket/data/steps"), steps_like(0, 1), info={})
+
+
+def test_remote_output_of_an_artefact_is_refused(tmp_path):
+    for output in ("s3://bucket/tree", "s3a://bucket/tree"):
+        with pytest.raises(UsageError, match=r"--output s3a?://bucket/tree is in an object store"):
+            artefact.check_output(location.Path(output), kind="tree", force=True, inputs=[tmp_path])
+    with pytest.raises(UsageError, match="--output s3://bucket/out is in an object store"):
+        location.local(location.parse("s3://bucket/out").path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://host/data",
+        "s3a://bucket/data",
+        "s3://",
+        "s3://bucket/a b",
+        "s3://bucket/50%25",
+        "s3://bucket/../data",
+        "gs://bucket/ä",
+        "s3://bucket/x?versionId=1",
+    ],
+)
+def test_remote_place_that_tables_cannot_have_is_refused(text):
+    with pytest.raises(UsageError):
+        location.parse(text)
+
+
+def test_remote_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
+    with pytest.raises(MissingExtraError, match=r"needs the package gcsfs.*clawcli\[gs\]"):
+        location.existing("gs://bucket/data")
