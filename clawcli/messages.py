@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 
 _LEADING_THINK = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
+_blake2b = hashlib.blake2b
+_encode = msgspec.msgpack.Encoder().encode
 _SILENT_KEYS = frozenset({"cache_control", "annotations"})
 EMPTY_CHAIN = bytes(16)
 """Chained hash of no messages."""
@@ -103,13 +105,6 @@ def _body(message: Message) -> Any:
     return [msgspec.json.encode(parts).decode()]
 
 
-def _spoken(message: Message, body: Any) -> tuple[Any, ...]:
-    """Collect who said what; the name of a tool result repeats that of its call."""
-    calls = [(call.name, call.arguments) for call in message.tool_calls or ()]
-    speaker = None if message.role in ("tool", "function") else message.name
-    return message.role, speaker, body, calls
-
-
 def hash128(*values: Any) -> str:
     """Hash plain values to the 128-bit hex of a uid; types and borders count.
 
@@ -117,26 +112,43 @@ def hash128(*values: Any) -> str:
         >>> hash128("a", "b") == hash128("ab")
         False
     """
-    return hashlib.blake2b(msgspec.msgpack.encode(values), digest_size=16).hexdigest()
+    return _blake2b(_encode(values), digest_size=16).hexdigest()
 
 
 def digest(message: Message) -> bytes:
     """Hash what counts for equality, reasoning included (16 bytes)."""
-    canonical = (*_spoken(message, _body(message)), message.reasoning or "")
-    return hashlib.blake2b(msgspec.msgpack.encode(canonical), digest_size=16).digest()
+    return digests(message)[0]
 
 
 def loose_digest(message: Message) -> bytes:
     """Hash the same without reasoning and without a leading think block (16 bytes)."""
-    body = _body(message)
-    if isinstance(body, str) and message.role == "assistant":
-        body = _LEADING_THINK.sub("", body).strip()
-    return hashlib.blake2b(msgspec.msgpack.encode(_spoken(message, body)), digest_size=16).digest()
+    return digests(message)[1]
+
+
+def digests(message: Message) -> tuple[bytes, bytes]:
+    """Hash a message as it is, and without its reasoning: digest and loose_digest at once."""
+    role, name = message.role, message.name
+    body = message.content or "" if message.parts is None else _body(message)
+    calls = message.tool_calls
+    spoken = [(call.name, call.arguments) for call in calls] if calls else ()
+    # the name of a tool result repeats that of its call
+    speaker = None if name is None or role in ("tool", "function") else name
+    exact = _hash((role, speaker, body, spoken, message.reasoning or ""))
+    if role != "assistant":
+        return exact, exact
+    bare = _LEADING_THINK.sub("", body).strip() if isinstance(body, str) else body
+    if bare == body and not message.reasoning:
+        return exact, exact
+    return exact, _hash((role, speaker, bare, spoken, ""))
+
+
+def _hash(value: Any) -> bytes:
+    return _blake2b(_encode(value), digest_size=16).digest()
 
 
 def extend(chain: bytes, message_digest: bytes) -> bytes:
     """Append one message to a chained hash (16 bytes)."""
-    return hashlib.blake2b(chain + message_digest, digest_size=16).digest()
+    return _blake2b(chain + message_digest, digest_size=16).digest()
 
 
 def to_row(message: Message) -> dict[str, Any]:

@@ -124,21 +124,26 @@ def start(root, work, way, number):
 
 def finish(pid, reading):
     status = os.waitpid(pid, 0)[1]
-    with open(reading) as said:
+    with os.fdopen(reading) as said:
         return [os.waitstatus_to_exitcode(status), [json.loads(line) for line in said]]
+
+
+def tell(what):
+    sys.stdout.write(f"{json.dumps(what)}\n")
+    sys.stdout.flush()
 
 
 def main():
     for root, work, way, number in json.load(sys.stdin):
         if work.startswith("race"):
             started = [start(root, work, way, who) for who in range(2)]
-            print(json.dumps([finish(*one) for one in started]), flush=True)
+            tell([finish(*one) for one in started])
             continue
         pid, reading = start(root, work, way, number)
         if way == "kill":
             time.sleep(number)
             os.kill(pid, signal.SIGKILL)
-        print(json.dumps(finish(pid, reading)), flush=True)
+        tell(finish(pid, reading))
 
 
 if __name__ == "__main__":

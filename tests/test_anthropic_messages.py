@@ -221,6 +221,7 @@ def test_calls_bare_message_has_an_unknown_state():
     assert detect("x", [value]) is anthropic_messages
     call = call_of(value)
     assert (call.state_kind, call.is_cut, call.tools) == ("unknown", True, None)
+    assert call.model == "claude"
 
 
 # fates and detection
@@ -340,6 +341,21 @@ def test_message_response_usage_is_cumulative():
     }
 
 
+def test_message_response_what_the_last_events_say_beside_is_kept():
+    last = end("tool_use")
+    last[0]["context_management"] = {"applied_edits": []}
+    last[0]["delta"]["container"] = {"id": "c"}
+    found = joined(start(), *last)
+    assert found["context_management"] == {"applied_edits": []}
+    assert found["container"] == {"id": "c"}
+    assert found["type"] == "message"
+
+
+def test_message_groups_id_after_its_message_is_over_begins_again():
+    twice = [start(), *end(), start(), *end()]
+    assert [len(group) for group in events.message_groups(enumerate(twice))] == [3, 3]
+
+
 def test_message_response_start_that_is_sent_twice_is_one_message():
     call = call_of(record(answer=[start(), start(), *texts(0, "a"), *end()]))
     assert (call.choices[0].action.message.content, call.warnings) == ("a", [])
@@ -386,8 +402,9 @@ def session(records):
 
 
 def test_session_dump_of_events_gives_a_call_per_message():
-    other = [start("msg_2"), *texts(0, "b"), *end()]
+    other = [start("msg_2"), *texts(0, "b"), *end(stop=None)]
     made = session([*STREAM, *other, {"x": 1}, start("msg_3")])
+    assert [call.warnings for call in made.calls] == [[], ["stream_cut"]]
     assert [(call.native_id, call.record) for call in made.calls] == [("msg_1", 0), ("msg_2", 8)]
     assert {call.state_kind for call in made.calls} == {"unknown"}
     assert {ordinal: (f.fate, f.reason) for ordinal, f in made.fates.items()} == {

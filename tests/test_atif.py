@@ -46,6 +46,7 @@ def test_corpus_counts_agree_with_the_independent_ones():
         assert (path.name, len(found)) == (path.name, steps)
         assert len({call.trajectory_key for call in found}) == trajectories
         assert [call.follows for call in found] == [None, *found[:-1]]
+        assert all(call.is_cut for call in found)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +83,10 @@ def test_corpus_cuts_are_those_of_harbors_own_traces(documents, traces):
 
 
 def test_calls_first_system_step_is_the_system_text_and_later_ones_are_messages():
-    (call,) = calls(step("system", "S"), step("user", "u"), step("system", "note"), step("agent"))
+    first = step("system", "S", observation=observed("o"))
+    (call,) = calls(first, step("user", "u"), step("system", "note"), step("agent"))
     assert call.system == "S"
-    assert said(call) == [("user", "u"), ("system", "note")]
+    assert said(call) == [("user", "o"), ("user", "u"), ("system", "note")]
 
 
 def test_calls_results_answer_their_tool_calls_by_id_whatever_their_order():
@@ -208,6 +210,9 @@ def test_calls_context_changed_in_another_way_keeps_the_state_and_calls_it_parti
     assert said(second) == [("user", "u"), ("assistant", "a")]
     assert (first.state_kind, second.state_kind) == ("reconstructed", "partial")
     assert second.warnings == ["context_managed"]
+    whole = step("system", observation=observed("s"), extra={"context_management": {}})
+    third = calls(step("agent", "a"), edit, step("agent", "b"), whole, step("agent", "c"))[2]
+    assert (said(third), third.state_kind) == ([("user", "s")], "reconstructed")
 
 
 def test_calls_handoff_of_terminus_keeps_the_task_and_the_rest_is_partial():
@@ -231,6 +236,9 @@ def test_calls_embedded_subagents_are_trajectories_below_their_parent():
     ]
     assert [c.ordinal for c in found] == [0, 1]
     assert found[1].follows is None
+    inner = document(step("agent", "x"), session_id="own")
+    found = calls(step("agent", "main"), session_id="s", subagent_trajectories=[inner, document()])
+    assert [c.trajectory_key for c in found] == ["s", "s/own"]
 
 
 def test_calls_subagent_in_its_own_file_names_its_parent_even_with_a_shared_session_id():
@@ -313,6 +321,11 @@ def test_calls_keep_all_that_has_no_column():
 def test_calls_duplicate_tool_call_ids_in_a_step_are_told():
     (call,) = calls(step("agent", tool_calls=[called("c"), called("c")]))
     assert call.warnings == ["duplicate_tool_call_id"]
+
+
+def test_calls_step_of_an_unknown_source_is_a_user_message():
+    (call,) = calls(step("human", "u"), step("agent", "a"))
+    assert said(call) == [("user", "u")]
 
 
 def test_calls_document_without_a_call_of_a_model_is_rejected():

@@ -86,7 +86,7 @@ def test_results_between_the_blocks_of_a_response_stand_behind_it():
     calls, fates = read(
         user("u", None, "hi"),
         answer("a", "u", "m1", use("c1")),
-        user("r1", "a", [result("c1", "one")], toolUseResult={"stdout": "one"}),
+        user("r1", "a", [result("c1", "one") | {"is_error": True}], toolUseResult={"a": 1}),
         other("attachment", "h", "r1", attachment={"type": "hook_success", "content": "x"}),
         answer("b", "h", "m1", use("c2")),
         user("r2", "b", [result("c2", "two")]),
@@ -97,7 +97,10 @@ def test_results_between_the_blocks_of_a_response_stand_behind_it():
     assert state(calls[1]) == ["hi", "", "c1:one", "c2:two"]
     assert calls[1].follows is calls[0]
     assert calls[1].warnings == []
-    assert calls[1].metadata["observation"][0]["toolUseResult"] == {"stdout": "one"}
+    assert [item.message.role for item in calls[0].state.after()] == ["user"]
+    note = calls[1].metadata["observation"][0]
+    assert note["toolUseResult"] == {"a": 1}
+    assert note["blocks"] == [{"type": "tool_result", "is_error": True}]
     assert fates == {3: ("ignored", "not_sent")}
 
 
@@ -195,6 +198,17 @@ def test_compaction_begins_a_new_history_in_the_same_attempt():
     assert calls[1].follows is calls[0]
     assert calls[1].metadata["observation"][0]["compactMetadata"] == meta
     assert fates == {2: ("ignored", "not_sent")}
+
+
+def test_compaction_after_going_back_follows_the_line_that_it_names():
+    calls, _ = read(
+        answer("a", None, "m1", text("hello")),
+        answer("x", "a", "m2", text("dead")),
+        other("system", "b", None, subtype="compact_boundary", logicalParentUuid="a"),
+        user("s", "b", "summary", isCompactSummary=True),
+        answer("c", "s", "m3", text("yes")),
+    )
+    assert calls[2].follows is calls[0]
 
 
 def test_compaction_whose_parent_was_never_written_goes_by_the_order_of_lines():
@@ -387,6 +401,7 @@ def test_stream_json_is_read_with_its_init_and_result():
     assert state(calls[1]) == ["task"]
     assert state(calls[2]) == ["", "c1:done"]
     assert calls[0].metadata["observation"][0]["tools"] == ["Bash"]
+    assert "result" not in calls[0].metadata
     assert calls[2].metadata["result"]["total_cost_usd"] == 0.5
     assert (calls[2].is_last, calls[2].terminated, calls[2].truncated) == (True, True, None)
     assert calls[0].is_last is None

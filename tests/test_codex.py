@@ -216,6 +216,9 @@ def test_calls_of_every_kind_become_tool_calls_or_stay_in_the_content():
     assert [m.content for m in told] == ["ok", "a.txt", None, None, "hey"]
     assert json.loads(told[2].parts) == [{"name": "t"}]
     assert told[4].name == "other"
+    notes = calls[1].metadata["observation"]
+    assert notes[0] == {"type": "tool_result", "name": "run"}
+    assert notes[1] == {"type": "agent_message", "author": "other"}
 
 
 def test_leading_developer_text_is_the_system_where_no_other_is_logged():
@@ -293,10 +296,10 @@ def test_fork_takes_the_history_of_its_parent_as_context():
         said("assistant", "from the parent", at=60),
         call("c0", at=60),
         output("c0", at=60),
-        event("task_started", at=61, turn_id=turn_id(61)),
-        context(61, turn_id=turn_id(61)),
-        said("user", "go on", at=61),
-        said("assistant", "own", at=61.2),
+        event("task_started", at=60.1, turn_id=turn_id(60.1)),
+        context(60.1, turn_id=turn_id(60.1)),
+        said("user", "go on", at=60.1),
+        said("assistant", "own", at=60.2),
     )
     assert actions(calls) == ["own"]
     assert state(calls[0]) == ["hi", "from the parent", "done", "go on"]

@@ -44,7 +44,9 @@ def copy(old, tmp_path, name):
 
 def rows(root):
     read = table.read(location.Location(root.parent)).sort_by("started_at")
-    return list(zip(*(read[name].to_pylist() for name in ("step_uid", "response", "log_date"))))
+    return [
+        tuple(row.values()) for row in read.select(["step_uid", "response", "log_date"]).to_pylist()
+    ]
 
 
 def orphans(root):

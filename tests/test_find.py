@@ -197,9 +197,7 @@ def test_found_name_has_no_folder_and_no_compression_and_label_spells_bytes_out(
 
 
 def test_find_name_that_is_no_utf8_can_be_opened(tmp_path):
-    path = os.path.join(os.fsencode(tmp_path), b"\xff.jsonl")
-    with open(path, "wb") as file:
-        file.write(b"{}")
+    (tmp_path / os.fsdecode(b"\xff.jsonl")).write_bytes(b"{}")
     (source,), _ = find([str(tmp_path)])
     with open_bytes(source) as stream:
         assert stream.read() == b"{}"

@@ -7,10 +7,11 @@ import sys
 import pytest
 from conftest import assistant, pair, shared, system, tau, tool, user, write_lines
 
+from clawcli import schema
 from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import DataError, LogFormatError, StoreError, UsageError
 from clawcli.ingest.run import FATES, IngestConfig, ingest
-from clawcli.store import location, query, table
+from clawcli.store import location, query, sidecars, table
 
 
 def run(output, *files, **options):
@@ -219,8 +220,9 @@ def test_ingest_every_record_has_one_fate(tmp_path):
         "no_choices": 1,
         "no_messages": 1,
     }
+    # a duplicate is in the sidecar seen_in, and what is pending may still grow
     aside = rejects(tmp_path / "d")
-    assert len(aside) == report.records - report.records_by_fate["used"]
+    assert len(aside) == report.records - 3
     data = path.read_bytes()
     for row in aside:
         assert data[row["source_offset"] :].decode().startswith(row["first_bytes"][:20])
@@ -238,13 +240,38 @@ def test_ingest_unchanged_sources_add_nothing(tmp_path):
 
 
 def test_ingest_changed_source_is_refused_with_one_sentence(tmp_path):
-    records = [pair([user("u")], assistant("a"), uid="1")]
-    path = write_lines(tmp_path / "a.jsonl", records)
+    one, two, other = (pair([user(t)], assistant("a"), uid=t) for t in "abc")
+    path = write_lines(tmp_path / "a.jsonl", [one, two])
     run(tmp_path / "d", path)
-    write_lines(path, [*records, pair([user("v")], assistant("b"), uid="2")])
+    write_lines(path, [one, other])
     with pytest.raises(DataError, match=r"was ingested before .* and has changed since"):
         run(tmp_path / "d", path)
-    assert len(rows(tmp_path / "d")) == 1
+    assert len(rows(tmp_path / "d")) == 2
+
+
+def test_ingest_source_that_grew_adds_what_is_new(tmp_path):
+    records = [pair([user(str(i))], assistant("a"), uid=str(i)) for i in range(5)]
+    path = write_lines(tmp_path / "a.jsonl", records[:2])
+    run(tmp_path / "d", path)
+    write_lines(path, records)
+    report = run(tmp_path / "d", path)
+    assert (report.records, report.steps, report.steps_changed, report.steps_total) == (3, 3, 0, 5)
+    assert [row["source_offset"] for row in rows(tmp_path / "d")] == [
+        sum(len(json.dumps(r)) + 1 for r in records[:i]) for i in range(5)
+    ]
+
+
+def test_ingest_cut_line_is_pending_until_it_is_whole(tmp_path):
+    records = [pair([user(str(i))], assistant("a"), uid=str(i)) for i in range(2)]
+    path = write_lines(tmp_path / "a.jsonl", records)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    first = run(tmp_path / "d", path)
+    assert (first.records_by_fate["used"], first.records_by_fate["pending"]) == (1, 1)
+    path.write_bytes(whole)
+    second = run(tmp_path / "d", path)
+    assert (second.records_by_fate["used"], second.records_by_fate["pending"]) == (1, 0)
+    assert table.read(location.parse(str(tmp_path / "d")), "rejects").num_rows == 0
 
 
 def test_ingest_new_source_is_appended_as_a_version(tmp_path):
@@ -260,11 +287,34 @@ def test_ingest_same_call_in_two_sources_is_stored_once(tmp_path):
     record = pair([user("u")], assistant("a"), uid="1")
     one = write_lines(tmp_path / "a.jsonl", [record])
     other = pair([user("v")], assistant("b"), uid="2")
-    two = write_lines(tmp_path / "b.jsonl", [record, other])
+    two = write_lines(tmp_path / "b.jsonl", [other, record])
     run(tmp_path / "d", one)
     report = run(tmp_path / "d", two)
     assert (report.records_by_fate["used"], report.records_by_fate["duplicate"]) == (1, 1)
     assert report.steps_total == 2
+    [again] = sidecars.read(location.parse(str(tmp_path / "d")), "seen_in").to_pylist()
+    [stored] = [row for row in rows(tmp_path / "d") if row["native_id"] == "1"]
+    assert (again["step_uid"], again["source_path"]) == (stored["step_uid"], str(two))
+    assert again["source_offset"] == len(json.dumps(other)) + 1
+
+
+def test_ingest_file_that_was_moved_and_grew_is_the_same_source(tmp_path):
+    record = {"messages": [user("u"), assistant("a")]}
+    other = {"messages": [user("v"), assistant("b")]}
+    run(tmp_path / "d", write_lines(tmp_path / "a.jsonl", [record]))
+    report = run(tmp_path / "d", write_lines(tmp_path / "b.jsonl", [record, other]))
+    assert (report.records, report.steps, report.steps_total) == (1, 1, 2)
+    assert report.warnings_by_code == {"files_moved": 1}
+    assert len({row["source_uid"] for row in rows(tmp_path / "d")}) == 1
+
+
+def test_ingest_file_and_its_longer_copy_in_one_run_are_one_source(tmp_path):
+    record = {"messages": [user("u"), assistant("a")]}
+    other = {"messages": [user("v"), assistant("b")]}
+    one = write_lines(tmp_path / "a.jsonl", [record])
+    two = write_lines(tmp_path / "b.jsonl", [record, other])
+    report = run(tmp_path / "d", one, two)
+    assert (report.records, report.steps_total) == (2, 2)
 
 
 def test_ingest_the_same_bytes_under_another_name_add_nothing(tmp_path):
@@ -289,7 +339,9 @@ def test_steps_that_stand_twice_are_refused(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
     run(tmp_path / "d", path)
     place = location.existing(str(tmp_path / "d"))
-    table.append(place.steps, table.read(place), info={})
+    table.append(
+        place.steps, table.read(place), info={}, partition_by=schema.PARTITION_COLUMNS
+    )
     with pytest.raises(StoreError, match="holds 1 steps more than once"):
         query.load_steps(place)
 
@@ -638,14 +690,30 @@ def test_ingest_tau_attempt_ends_only_where_the_user_says_so(tmp_path):
     assert last == {"1": True, "2": None}
 
 
-def test_ingest_one_line_file_that_grows_is_refused(tmp_path):
+def test_ingest_one_line_file_may_grow(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"messages": [user("u"), assistant("a")]}))
     run(tmp_path / "d", path)
     more = json.dumps({"messages": [user("v"), assistant("b")]})
     path.write_text(path.read_text() + "\n" + more + "\n")
-    with pytest.raises(DataError, match="has changed since"):
-        run(tmp_path / "d", path)
+    report = run(tmp_path / "d", path)
+    assert (report.steps, report.steps_changed, report.steps_total) == (1, 0, 2)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_ingest_document_that_is_rewritten_may_grow(tmp_path, indent):
+    path = tmp_path / "a.json"
+    messages = [user("u"), assistant("a"), user("v"), assistant("b"), user("bye")]
+    path.write_text(json.dumps({"messages": messages[:3]}, indent=indent))
+    run(tmp_path / "d", path)
+    path.write_text(json.dumps({"messages": messages}, indent=indent))
+    report = run(tmp_path / "d", path)
+    # the first step is no longer the last, and has no final observation any more
+    assert (report.steps, report.steps_changed, report.steps_total) == (1, 1, 2)
+    first, last = sorted(rows(tmp_path / "d"), key=lambda row: row["step_index"])
+    assert (first["is_last"], first["final_observation"]) == (False, None)
+    assert last["final_observation"][0]["content"] == "bye"
+    assert last["parent_step_uid"] == first["step_uid"]
 
 
 @pytest.mark.parametrize("indent", [None, 1])

@@ -66,7 +66,7 @@ def test_calls_usage_of_the_response_wins():
 
 @pytest.mark.parametrize(
     "messages",
-    [{}, None, [], "{}", "", [user("redacted-by-litellm")], [user("redacted-by-litellm")]],
+    [{}, None, [], "{}", "", [user("redacted-by-litellm")]],
 )
 def test_calls_messages_that_were_not_logged_are_an_unknown_state(messages):
     call = call_of(payload(messages=messages))

@@ -112,7 +112,8 @@ def test_calls_completion_log_has_parameters_below_kwargs_or_at_its_top():
 
 def test_calls_bare_response_has_an_unknown_state():
     response = pair([], assistant("a"), uid="r1")["response"]
-    for record in (response, {"response": response, "note": 1}):
+    streamed = {"response": [chunk(assistant("a"), finish="stop") | {"id": "r1"}]}
+    for record in (response, {"response": response, "note": 1}, streamed):
         assert openai_chat.why_not(record) is None
         call = call_of(record)
         assert (call.state_kind, call.is_cut, call.state.depth) == ("unknown", True, 0)
@@ -131,6 +132,33 @@ def test_calls_raw_messages_mean_that_tools_stood_in_the_text():
     assert (call.tools, call.choices[0].action.message.content) == ("[]", "<f></f>")
 
 
+def test_calls_raw_response_that_lost_its_call_gives_way_to_the_parsed_one():
+    whole = assistant("", calls=[("c", "f", "{}")])
+    lost = {"role": "assistant", "tool_calls": [{"id": "c", "function": None}]}
+    record = {
+        "messages": [user("u")],
+        "response": {"choices": [{"message": whole}]},
+        "raw_messages": [],
+    }
+    for raw in ({"message": lost}, {"message": None}, 7):
+        call = call_of({**record, "raw_response": {"choices": [raw]}})
+        assert call.choices[0].action.message.tool_calls[0].name == "f"
+
+
+@pytest.mark.parametrize(
+    ("logged", "reward", "warnings"),
+    [(0.5, 0.5, []), ("1", 1.0, []), (None, None, []), ("good", None, ["reward_not_a_number"])],
+)
+def test_calls_reward_is_a_number_or_null_with_a_warning(logged, reward, warnings):
+    call = call_of(pair([user("u")], assistant("a"), reward=logged))
+    assert (call.reward, call.warnings) == (reward, warnings)
+
+
+def test_calls_time_with_a_latency_is_that_of_the_end():
+    call = call_of(pair([user("u")], assistant("a"), at=9.0, latency_sec=2.0))
+    assert (call.started_at, call.ended_at, call.latency_s) == (7.0, 9.0, 2.0)
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -138,6 +166,8 @@ def test_calls_raw_messages_mean_that_tools_stood_in_the_text():
         ({"messages": [user("u")]}, "no response"),
         ({"request": {"input": "x"}, "response": {}}, "no messages in the request"),
         ({"response": {"output": []}}, "no messages in the request"),
+        ({"response": [{"type": "message_start"}]}, "no messages in the request"),
+        ({"response": "an answer"}, "no messages in the request"),
     ],
 )
 def test_why_not_other_records_are_refused_with_the_reason(value, reason):
@@ -168,6 +198,9 @@ def test_calls_failed_call_is_no_step(response):
     ("record", "expected"),
     [
         ([1], ("rejected", "bad_record")),
+        ({"a": 1}, ("rejected", "no_response")),
+        ({"request": "{bad", "response": {}}, ("rejected", "bad_request")),
+        ({"request": "[1]", "response": {}}, ("rejected", "no_messages")),
         ({"request": {}, "response": {}}, ("rejected", "no_messages")),
         ({"request": {"messages": "u"}, "response": {}}, ("rejected", "no_messages")),
         (

@@ -252,6 +252,21 @@ def test_to_action_output_of_a_call_that_the_server_ran_stays_in_the_action():
     action = items.to_action([shell, answered])
     assert action.message.tool_calls is None
     assert json.loads(action.message.parts) == [shell, answered]
+    other = {**shell, "call_id": "c2"}
+    (call,) = items.to_action([shell, answered, other]).message.tool_calls
+    assert call.id == "c2"
+
+
+@pytest.mark.parametrize(
+    ("item", "warnings"),
+    [
+        (call_item(arguments="{}"), []),
+        (call_item(arguments="look(1)"), ["arguments_invalid"]),
+        ({"type": "custom_tool_call", "call_id": "c", "name": "g", "input": "look(1)"}, []),
+    ],
+)
+def test_to_action_arguments_that_are_no_object_are_told_unless_they_are_free_text(item, warnings):
+    assert items.to_action([item]).warnings == warnings
 
 
 # chains
@@ -526,6 +541,7 @@ def test_responses_response_prefers_what_the_server_said_last():
     found = events.responses_response([*STREAM, done, whole])
     assert (found["id"], found["output"]) == ("r2", [text_item("whole")])
     assert (found["status"], found["usage_more"]) == ("completed", 1)
+    assert not {"type", "response"} & found.keys()
     # a last event may leave the output out
     bare = event("completed", response={"id": "r2", "status": "completed"})
     assert events.responses_response([*STREAM[:1], done, bare])["output"] == [text_item("done")]

@@ -64,7 +64,7 @@ def test_one_assistant_message_is_one_call():
     action = first.choices[0].action.message
     assert [c.arguments for c in action.tool_calls] == ['{"a": 2, "b": 1}']
     assert action.reasoning == "so"
-    assert first.choices[0].finish_reason == "tool_calls"
+    assert [c.choices[0].finish_reason for c in calls] == ["tool_calls", "stop"]
     assert (first.input_tokens, first.cached_tokens, first.output_tokens) == (113, 100, 5)
     assert (first.cost_usd, first.model, first.native_id) == (0.5, "x", "a")
     assert (first.started_at, first.ended_at) == (1767225600.0, 1767225602.0)

@@ -222,8 +222,12 @@ def test_calls_states_of_the_agent_are_never_shown():
         "observation": "agent_state_changed",
         "content": "c",
     }
-    (call,) = calls(user(1, "u"), hidden, *one_turn(3, "r1"))
+    null = {"id": 5, "source": "agent", "action": "null"}
+    (call,) = calls(user(1, "u"), hidden, *one_turn(3, "r1"), null)
     assert said(call) == [("user", "u")]
+    assert [held["id"] for held in call.metadata["before"]] == [1, 2]
+    assert [held["id"] for held in call.metadata["after"]] == [5]
+    assert [m.content for m in call.final_observation] == ["x"]
 
 
 def test_calls_finish_terminates_and_is_later_shown_as_text():
@@ -237,6 +241,8 @@ def test_calls_finish_terminates_and_is_later_shown_as_text():
     # the controller's own finish, when a user leaves, is no answer
     leave = {"id": 9, "source": "agent", "action": "finish", "args": {"thought": ""}}
     assert len(calls(user(1, "u"), *one_turn(2, "r1"), leave)) == 1
+    silent = act(9, response("r2", "c9", content="bye"), "c9", action="finish")
+    assert len(calls(user(1, "u"), *one_turn(2, "r1"), silent)) == 2
 
 
 def test_calls_line_of_an_evaluation_tells_task_settings_latency_and_verdict():

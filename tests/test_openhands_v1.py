@@ -113,6 +113,7 @@ def test_session_actions_of_one_response_are_one_call():
     action = first.choices[0].action.message
     assert (action.content, [c.id for c in action.tool_calls]) == ("both", ["c1", "c2"])
     assert action.tool_calls[0].arguments == '{"command": "ls"}'
+    assert [m.message.tool_call_id for m in second.state.after()[-2:]] == ["c1", "c2"]
     assert (first.native_id, first.record, first.system) == ("r1", 2, "S")
     assert json.loads(first.tools) == SCHEMAS
     assert said(first) == [("user", "go")]
@@ -242,8 +243,10 @@ def test_session_finish_terminates_and_an_iteration_limit_truncates():
     finish = act("a9", "r9", "c9", tool="finish")
     assert calls(prompt(), finish)[0].terminated is True
     limit = event("ConversationErrorEvent", "e", code="MaxIterationsReached", detail="d")
-    found = session(prompt(), *turn(1), limit)
+    found = session(prompt(), *turn(1), user("v", "on"), limit)
     assert (found.calls[0].truncated, found.calls[0].terminated) == (True, None)
+    assert [m.content for m in found.calls[0].final_observation] == ["x", "on"]
+    assert {"events", "results", "after"} <= found.calls[0].metadata.keys()
 
 
 def test_session_records_that_no_model_saw_are_ignored_and_repeats_are_duplicates():
@@ -263,6 +266,13 @@ def test_session_without_a_call_ignores_all_its_records():
     found = session(prompt(), user("u", "go"))
     assert found.calls == []
     assert reasons(found) == {0: ("ignored", "no_call"), 1: ("ignored", "no_call")}
+
+
+def test_session_message_keeps_its_role_and_one_without_is_of_the_user():
+    plain = event("MessageEvent", "m1", "user", llm_message={"content": "hi"})
+    other = {"role": "system", "content": "note"}
+    found = calls(prompt(), plain, event("MessageEvent", "m2", llm_message=other), *turn(1))
+    assert said(found[0]) == [("user", "hi"), ("system", "note")]
 
 
 def test_session_damaged_message_costs_its_record_only():

@@ -106,4 +106,4 @@ def test_named_finds_each_format_and_names_the_nearest():
     assert plugin.named("messages") is messages
     assert all(plugin.named(module.NAME) is module for module in formats.FORMATS)
     with pytest.raises(UsageError, match="Did you mean messages"):
-        plugin.named("mesages")
+        plugin.named("message")

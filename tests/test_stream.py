@@ -122,10 +122,10 @@ def zeros(kind, mib):
 def test_open_bomb_is_read_to_64_mib_and_told(tmp_path, kind):
     path = tmp_path / "bomb"
     path.write_bytes(zeros(kind, 150))
-    num_bytes, buffer = 0, bytearray(1 << 20)
+    num_bytes = 0
     with open_bytes(Found(str(path))) as stream:
-        while piece := stream.readinto(buffer):
-            num_bytes += piece
+        while piece := stream.read(1 << 20):
+            num_bytes += len(piece)
     assert stream.problem == (
         f"{path} unpacks to more than 200 times its size, as bombs do: it was read to 64 MiB only."
     )
@@ -269,5 +269,5 @@ def test_open_folder_that_is_one_source_stops_at_a_file_that_is_gone(tmp_path):
     (tmp_path / "event-3-c.json").write_bytes(b"{}")
     names = ("event-0-a.json", "event-1-b.json", "event-2-x.json", "event-3-c.json")
     with open_bytes(Found(str(tmp_path), members=names)) as stream:
-        assert stream.read() == b"{}\n" + LINES
+        assert stream.read() == b"{}\n" + LINES.replace(b"\n", b" ")
     assert stream.problem.startswith(f"{tmp_path}/event-2-x.json cannot be read")

@@ -115,6 +115,17 @@ def test_chat_response_name_and_id_in_every_chunk_are_said_once():
     assert found["tool_calls"] == [{"id": "c0", "function": {"name": "f", "arguments": "{}"}}]
 
 
+def test_chat_response_of_what_changes_the_last_stands_and_of_what_names_the_first():
+    (choice,) = streams.chat_response(
+        [
+            chunk({"role": "assistant", "score": 1, "id": "a"}, finish="stop"),
+            chunk({"role": "tool", "score": 2, "id": "b"}, finish="length"),
+        ]
+    )["choices"]
+    assert choice["message"] == {"role": "assistant", "score": 2, "id": "a"}
+    assert choice["finish_reason"] == "length"
+
+
 def test_chat_response_legacy_function_call_is_joined():
     found = message(
         chunk({"function_call": {"name": "f", "arguments": ""}}),
@@ -177,6 +188,12 @@ def test_chat_groups_empty_first_chunk_belongs_to_the_answer_that_follows():
     empty = {"id": "", "choices": [], "prompt_filter_results": []}
     chunks = [empty, chunk({"content": "a"}, uid="x"), empty, chunk({"content": "b"}, uid="y")]
     assert numbers(streams.chat_groups(enumerate(chunks))) == [[0, 1], [2, 3]]
+
+
+def test_chat_groups_filter_results_with_an_id_belong_to_it():
+    late = chunk(uid="x", prompt_filter_results=[1])
+    chunks = [chunk({"content": "a"}, uid="x"), chunk({"content": "b"}, uid="y"), late]
+    assert numbers(streams.chat_groups(enumerate(chunks))) == [[0, 2], [1]]
 
 
 def test_chat_groups_one_id_for_all_answers_is_cut_where_an_ended_choice_speaks():

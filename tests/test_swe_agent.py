@@ -117,6 +117,9 @@ def test_calls_messages_of_a_step_are_the_state_of_the_next():
     assert (said(first), first.state_kind) == ([("user", "task")], "reconstructed")
     assert said(second)[-1] == ("user", "elided")
     assert second.state_kind == "full"
+    # the complaint about a refused answer stands in no messages
+    steps = [step("a", "ls", messages=elided), step("bad", messages=elided), step("b", "cat")]
+    assert [c.state_kind for c in calls(steps, history)] == ["reconstructed", "full", "partial"]
 
 
 def test_calls_refused_answers_are_steps_that_history_does_not_show():
@@ -204,6 +207,7 @@ def test_calls_attempts_are_trajectories_of_one_task_and_their_copy_is_not_read(
     assert [c.ordinal for c in found] == [0, 1]
     assert "run" not in found[0].metadata
     assert found[1].metadata["run"] == {"info": {"best_attempt_idx": 1}}
+    assert found[1].metadata["environment"] == "e"
 
 
 def test_calls_model_and_sampling_come_from_the_replay_config():
@@ -271,8 +275,9 @@ def test_calls_keep_all_that_has_no_column_and_no_text_twice():
         "environment": "e",
         "info": info,
     }
-    (call,) = calls([{**first, "observation": "unseen"}], history, info=info)
-    assert call.metadata["observation"] == "unseen"
+    history += [answer("b", "cat"), shown("unseen")]
+    steps = [{**first, "observation": "unseen"}, step("b", "cat")]
+    assert calls(steps, history, info=info)[0].metadata["observation"] == "unseen"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from table_data import PARTITIONS, steps_like
 
 from clawcli import schema
@@ -192,6 +194,33 @@ def test_commit_of_other_columns_or_partitions_is_refused(root):
     assert len(list(root.rglob("*.parquet"))) == 1
 
 
+def test_commit_whose_acknowledgement_is_lost_is_not_made_twice(root, monkeypatch):
+    commit(root, steps_like(0, 1), txn=("run", 0))
+    real = DeltaTable.create_write_transaction
+
+    def cut_off(*args, **kwargs):
+        real(*args, **kwargs)
+        raise CommitFailedError("connection reset")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", cut_off)
+    assert commit(root, steps_like(1, 2), txn=("run", 1)) == 1
+    assert uids(table.read(place(root))) == uids(steps_like(0, 2))
+
+
+def test_commit_that_another_writer_outruns_is_tried_again(root, monkeypatch):
+    commit(root, steps_like(0, 1))
+    write = DeltaTable.create_write_transaction
+
+    def outrun(self, *args, **kwargs):
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", write)
+        commit(root, steps_like(1, 2))
+        return write(self, *args, **kwargs)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", outrun)
+    assert commit(root, steps_like(2, 3)) == 2
+    assert uids(table.read(place(root))) == uids(steps_like(0, 3))
+
+
 def test_commit_info_keeps_its_values(root):
     info = {"sources": [{"path": "a", "bytes": 2**53 + 1, "frac": 0.1, "none": None}]}
     table.append(root, steps_like(0, 1), info=info, partition_by=PARTITIONS)
@@ -208,16 +237,16 @@ def test_history_of_long_lists_is_read_from_a_version_on(root):
     assert table.history(root.parent / "none") == []
 
 
-@pytest.mark.slow
-def test_commit_many_leave_checkpoints_that_hold_everything(root):
-    for k in range(101):
+def test_commit_many_leave_checkpoints_that_hold_everything(root, monkeypatch):
+    monkeypatch.setattr(log, "_CHECKPOINT_EVERY", 10)
+    for k in range(11):
         table.append(root, steps_like(k, k + 1), info={"k": k}, partition_by=PARTITIONS)
-    commit(root, steps_like(101, 102), txn=("run", 7))
-    checkpoint = root / "_delta_log" / f"{99:020d}.checkpoint.parquet"
+    commit(root, steps_like(11, 12), txn=("run", 7))
+    checkpoint = root / "_delta_log" / f"{9:020d}.checkpoint.parquet"
     assert checkpoint.exists()
-    assert uids(table.read(place(root))) == uids(steps_like(0, 102))
-    assert uids(table.read(place(root, 50))) == uids(steps_like(0, 51))
-    assert [info.get("k") for info in table.history(root)] == [*range(101), None]
+    assert uids(table.read(place(root))) == uids(steps_like(0, 12))
+    assert uids(table.read(place(root, 5))) == uids(steps_like(0, 6))
+    assert [info.get("k") for info in table.history(root)] == [*range(11), None]
     assert table.last_transaction(root, "run") == 7
     os.truncate(checkpoint, 10)
     with pytest.raises(StoreError, match=r"checkpoint\.parquet is torn.*Remove"):
@@ -226,7 +255,7 @@ def test_commit_many_leave_checkpoints_that_hold_everything(root):
     with pytest.raises(StoreError, match=r"_last_checkpoint is torn.*Remove"):
         table.read(place(root))
     (root / "_delta_log" / "_last_checkpoint").unlink()
-    assert uids(table.read(place(root))) == uids(steps_like(0, 102))
+    assert uids(table.read(place(root))) == uids(steps_like(0, 12))
 
 
 def test_append_that_is_refused_removes_its_files(root):
@@ -462,7 +491,6 @@ def test_compact_while_a_file_is_rewritten_is_a_conflict(spread, monkeypatch):
 def test_tables_are_read_by_other_engines(spread):
     import duckdb
     import polars
-    from deltalake import DeltaTable
 
     table.replace(spread, steps_like(5, 6, response="new"), info=INFO)
     files = [str(spread / name) for name in names(spread)]

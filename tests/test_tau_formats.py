@@ -66,15 +66,16 @@ def contents(call):
 )
 def test_calls_of_real_results_are_as_many_as_expected(name, attempts, steps, empty, rewarded):
     elements = json.loads(shared("tau-bench", name).read_bytes())
-    found, rewards = [], []
+    found, reasons, rewards = [], set(), []
     for element in elements:
         try:
             made = tau_bench.calls(json.dumps(element).encode(), Context())
             found += made
             rewards.append(made[-1].trajectory_reward)
         except Fate as fate:
-            assert fate.reason == "empty_trajectory"
+            reasons.add(fate.reason)
             rewards.append(fate.known["reward"])
+    assert reasons <= {"empty_trajectory"}
     assert (len(elements), len(found), rewards.count(1.0)) == (attempts, steps, rewarded)
     assert attempts - sum(call.is_last for call in found) == empty
 

@@ -309,7 +309,7 @@ class Call:
 
 def digested(message: Message, loss_weight: float | None = None) -> Digested:
     """Compute both digests of a message."""
-    return Digested(message, messages.digest(message), messages.loose_digest(message), loss_weight)
+    return Digested(message, *messages.digests(message), loss_weight)
 
 
 def read_chat_message(raw: bytes) -> Sequence[Digested]:

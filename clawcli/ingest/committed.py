@@ -95,10 +95,14 @@ class Committed:
             found |= dict(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
         return found
 
-    def of_source(self, source_uid: str) -> set[str]:
-        """List the step_uids that a source gave."""
-        rows = self._read(["step_uid"], pc.field("source_uid") == source_uid)
-        return set(rows["step_uid"].to_pylist())
+    def of_sources(self, source_uids: Collection[str]) -> dict[str, set[str]]:
+        """List the step_uids that some sources gave."""
+        found: dict[str, set[str]] = {uid: set() for uid in source_uids}
+        if found and self.num_steps:
+            rows = self._read(["source_uid", "step_uid"], pc.field("source_uid").isin(list(found)))
+            for row in rows.to_pylist():
+                found[row["source_uid"]].add(row["step_uid"])
+        return found
 
     def fetch(self, new: Sequence[Step], regrown: Collection[str] = ()) -> None:
         """Bring all committed trees into the index that new steps can touch.

@@ -211,12 +211,15 @@ def _walk(root: str, search: _Search) -> None:
                 subfolders.remove(name)
             elif _is_log(name):
                 search.problems.append(f"{_shown(path)} is a folder, though it is named as a log.")
+        real_folder = os.path.realpath(folder)
         for name in sorted(filter(_is_log, names)):
             path = os.path.join(folder, name)  # noqa: PTH118
-            key = os.path.realpath(path)
-            if os.path.islink(path) and not _is_inside(path, real_root):  # noqa: PTH114
-                search.problems.append(_leads_out(path, root))
-                continue
+            key = os.path.join(real_folder, name)  # noqa: PTH118
+            if os.path.islink(path):  # noqa: PTH114
+                key = os.path.realpath(path)
+                if not _is_inside(path, real_root):
+                    search.problems.append(_leads_out(path, root))
+                    continue
             try:
                 source = _readable(path, os.stat(path), search)  # noqa: PTH116
             except OSError as error:

@@ -223,8 +223,8 @@ def decodes(raw: bytes | memoryview) -> bool:
     return True
 
 
-def fingerprint(source: Found, end: int, start: int = 0) -> str:
-    """Hash the uncompressed bytes [start, end) of a source, or as far as they go: xxh3_128 hex.
+def fingerprint(source: Found, end: int, start: int = 0) -> xxhash.xxh3_128:
+    """Hash the uncompressed bytes [start, end) of a source, or as far as they go.
 
     Raises:
         StoreError: the source cannot be opened.
@@ -236,4 +236,4 @@ def fingerprint(source: Found, end: int, start: int = 0) -> str:
         while left > 0 and (piece := stream.read(min(left, CHUNK_BYTES))):
             found.update(piece)
             left -= len(piece)
-    return found.hexdigest()
+    return found

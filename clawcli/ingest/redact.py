@@ -1,10 +1,10 @@
-"""Take secrets out of rows before they are written, and leave a placeholder that tells them apart.
+"""Take secrets out of rows before they are written, and leave placeholders that tell them apart.
 
 The placeholder [REDACTED:github:3f9a1c] holds a keyed hash of the secret, so equal secrets stay equal
-within a data directory and nothing is learned across directories. What is a secret says
-secret_rules.py, where it stands secret_search.py. Only hit texts change, and of them only the
-secret: JSON stays JSON, byte for byte. Columns without a hit are returned as they came.
-Token ids spell the text once more: where a text was hit, the ids that hold it go.
+within a data directory and nothing is learned across directories. secret_rules.py says what a
+secret is, secret_search.py where it stands. Only hit texts change, and of them only the secret: JSON
+stays JSON, byte for byte. Columns without a hit are returned as they came. Where a text was hit, the
+token ids that spell it once more go (spelled.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,13 +25,15 @@ import pyarrow.compute as pc
 
 from clawcli.errors import StoreError
 from clawcli.ingest import spelled
+from clawcli.ingest.leaves import Leaf, leaves, rebuilt
 from clawcli.ingest.scanner import Scanner
 from clawcli.ingest.secret_rules import RULES, Rule
 from clawcli.ingest.secret_search import SecretSearch, Span, meets_placeholder
-from clawcli.store.location import REDACTION_KEY
 
+KEY_FILE = ".redaction-key"
 
 _KEY_BYTES = 32
+_BATCH_BYTES = 1 << 25
 _MAX_ROUNDS = 4
 # uids and hashes are of the text before redaction, and chaining rests on them
 _UNTOUCHED = frozenset(
@@ -51,7 +53,7 @@ _UNTOUCHED = frozenset(
 _STATE = frozenset({"system", "tools", "observation", "final_observation"})
 _ACTION = frozenset({"response", "reasoning", "response_parts", "tool_calls"})
 _JSON = frozenset({"tools", "response_parts", "sampling", "metadata", "parts", "arguments"})
-_JSON_LEAF = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[0-9.eE+-]*', re.DOTALL)
+_JSON_SCALAR = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[0-9.eE+-]*', re.DOTALL)
 
 
 class Redactor:
@@ -76,14 +78,14 @@ class Redactor:
         self.tainted: set[str] = set()
         """Uids of steps whose state or action held a secret, as far as this Redactor has seen.
         Logged prompt ids of a step that continues one of them may spell that secret, so they go
-        too. Steps of the table that were committed with the warning spelled.DROPPED belong here as
-        well."""
+        too. Steps of the table that were committed with the warning ids_dropped_redacted belong
+        here as well, if a step that is new may continue them."""
         self._key = key
         self._search = SecretSearch(rules)
         self._scanner = None if command is None else Scanner(command)
 
     def text(self, text: str) -> str:
-        """Return a text without its secrets.
+        """Return a text without its secrets; for many texts, strings is faster by far.
 
         Example:
             >>> Redactor(b"k").text("clone https://ada:9xk2-Lovelace@example.org/x.git")
@@ -102,14 +104,14 @@ class Redactor:
             SetupError: the outside scanner failed.
         """
         array = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.string())
-        return self._array(array, is_json=False)
+        return next(self._leaves([Leaf(array, "")]))
 
     def steps(self, table: pa.Table) -> pa.Table:
         """Take the secrets out of all strings of schema.STEPS rows, nested ones too.
 
-        A row's observation_ids and prefix_tokens go where its state held one, or the state that
-        it continues did; its response_ids and rollout_logprobs where its action did. Rows that
-        continue others come in the same table or a later one.
+        A row's observation_ids and prefix_tokens go where its state held one, or the state or
+        action that it continues did; its response_ids and rollout_logprobs where its action did.
+        Rows that continue others must come in the same table or a later one.
 
         Raises:
             SetupError: the outside scanner failed.
@@ -129,120 +131,114 @@ class Redactor:
 
     def found_in(self, texts: Iterable[str]) -> bool:
         """Tell whether a text holds a secret by the rules; nothing is counted."""
-        array = pa.array(texts, pa.string())
-        suspects = array.take(pa.array(self._search.suspects(array)))
-        return any(self._search.spans(suspects.cast(pa.binary()).to_pylist()))
+        array = pa.array(texts, pa.string()).cast(pa.large_binary())
+        suspects = array.take(pa.array(self._search.suspects(array))).to_pylist()
+        return any(self._search.spans(suspects))
 
     def close(self) -> None:
         """End the outside scanner, if one runs."""
         if self._scanner is not None:
             self._scanner.close()
 
-    # -- one text --------------------------------------------------------------------------------
+    # -- columns ---------------------------------------------------------------------------------
 
-    def _clean(self, data: bytes, spans: Sequence[Span], is_json: bool) -> bytes:
-        """Take spans out, then what only their absence brings to light."""
+    def _table(self, table: pa.Table) -> tuple[pa.Table, dict[str, np.ndarray]]:
+        """Return a table without secrets, and for each column that had some the rows (bool)."""
+        fields = [
+            (place, field)
+            for place, field in enumerate(table.schema)
+            if field.name not in _UNTOUCHED
+        ]
+        redacted = self._leaves(
+            leaf
+            for place, field in fields
+            for chunk in table.column(place).chunks
+            for leaf in leaves(chunk, field.name)
+        )
+        hits: dict[str, np.ndarray] = {}
+        new = table
+        for place, field in fields:
+            chunks = [rebuilt(chunk, redacted) for chunk in table.column(place).chunks]
+            changed = np.concatenate([np.zeros(0, bool), *(changed for _, changed in chunks)])
+            if changed.any():
+                hits[field.name] = changed
+                column = pa.chunked_array([chunk for chunk, _ in chunks], field.type)
+                new = new.set_column(place, field, column)
+        return new, hits
+
+    def _leaves(self, given: Iterable[Leaf]) -> Iterator[tuple[pa.Array, np.ndarray]]:
+        """Redact arrays of strings, many in one search: its automaton takes a while to build."""
+        for batch in _batches(given):
+            lengths = [len(leaf.array) for leaf in batch]
+            texts = pa.concat_arrays([leaf.array.cast(pa.large_binary()) for leaf in batch])
+            are_json = np.repeat([leaf.name in _JSON for leaf in batch], lengths)
+            redacted = self._texts(texts, are_json)
+            rows = np.array(sorted(redacted), np.int64)
+            start = 0
+            for leaf, length in zip(batch, lengths, strict=True):
+                own = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + length)]
+                yield _replaced(leaf.array, own - start, [redacted[row] for row in own])
+                start += length
+
+    # -- texts -----------------------------------------------------------------------------------
+
+    def _texts(self, texts: pa.Array, are_json: np.ndarray) -> dict[int, bytes]:
+        """Redact UTF-8 texts (binary); returns those that changed, by row."""
+        rows = self._search.suspects(texts)
+        current = dict(zip(rows.tolist(), texts.take(pa.array(rows)).to_pylist(), strict=True))
+        changed: set[int] = set()
+        pending = list(current)
+        # what one secret hid may come to light when it is gone
         for _ in range(_MAX_ROUNDS):
-            if not spans:
+            if not pending:
                 break
-            data = self._without(data, spans, is_json)
-            spans = self._search.spans([data])[0]
-        return data
+            found = self._search.spans([current[row] for row in pending])
+            pending = [row for row, spans in zip(pending, found, strict=True) if spans]
+            for row, spans in zip(pending, filter(None, found), strict=True):
+                current[row] = self._without(current[row], spans, are_json[row])
+            changed.update(pending)
+        redacted = {row: current[row] for row in changed}
+        if self._scanner is not None:
+            self._scan(self._scanner, texts, are_json, redacted)
+        return redacted
+
+    def _scan(
+        self, scanner: Scanner, texts: pa.Array, are_json: np.ndarray, redacted: dict[int, bytes]
+    ) -> None:
+        """Show each text once to the scanner, without what the rules found in it."""
+        rows_by_text: dict[bytes, list[int]] = defaultdict(list)
+        for row, data in enumerate(texts.to_pylist()):
+            if data:
+                rows_by_text[redacted.get(row, data)].append(row)
+        shown = [data.decode() for data in rows_by_text]
+        rank = len(self._search.rules)
+        for (data, rows), text, answers in zip(
+            rows_by_text.items(), shown, scanner.find(shown), strict=True
+        ):
+            spans = []
+            for answer in answers:
+                start, end = (len(text[:edge].encode()) for edge in (answer.start, answer.end))
+                if not meets_placeholder(start, end, data):
+                    spans.append(Span(start, end, answer.rule, rank, 0, data[start:end]))
+            if spans:
+                for row in rows:
+                    redacted[row] = self._without(data, spans, are_json[row])
 
     def _without(self, data: bytes, spans: Sequence[Span], is_json: bool) -> bytes:
+        """Put placeholders where the spans are."""
         holes = []
         for start, end, named in _merged(spans):
             self.hits[named.rule] += 1
             holes.append((start, end, self._placeholder(named)))
         text = _filled(data, holes)
-        # rules and scanners of others may run over the borders of JSON's strings, or hit a number
-        return _in_leaves(data, holes) if is_json and _is_json(data) > _is_json(text) else text
+        # rules and scanners of others may run over the ends of JSON's strings, or hit a number
+        if is_json and _is_json(data) and not _is_json(text):
+            return _filled(data, _scalars(data, holes))
+        return text
 
     def _placeholder(self, span: Span) -> bytes:
         digest = hashlib.blake2b(span.secret, key=self._key, digest_size=3).hexdigest()
         return f"[REDACTED:{span.rule}:{digest}]".encode()
-
-    # -- arrays and tables -----------------------------------------------------------------------
-
-    def _array(self, array: pa.Array, *, is_json: bool) -> tuple[pa.Array, np.ndarray]:
-        redacted: dict[int, bytes] = {}
-        rows = self._search.suspects(array)
-        if len(rows):
-            texts = array.take(pa.array(rows)).cast(pa.binary()).to_pylist()
-            for row, data, spans in zip(rows, texts, self._search.spans(texts), strict=True):
-                if spans:
-                    redacted[row] = self._clean(data, spans, is_json)
-        if self._scanner is not None:
-            self._scan(self._scanner, array, redacted, is_json)
-        changed = np.zeros(len(array), bool)
-        if not redacted:
-            return array, changed
-        changed[list(redacted)] = True
-        new = pa.array([redacted[row].decode() for row in sorted(redacted)], array.type)
-        return pc.replace_with_mask(array, changed, new), changed
-
-    def _scan(
-        self, scanner: Scanner, array: pa.Array, redacted: dict[int, bytes], is_json: bool
-    ) -> None:
-        """Show each text once to the scanner, without what the rules found in it."""
-        rows_by_text: dict[str, list[int]] = defaultdict(list)
-        for row, text in enumerate(array.to_pylist()):
-            if text:
-                rows_by_text[redacted[row].decode() if row in redacted else text].append(row)
-        texts = list(rows_by_text)
-        for text, answers in zip(texts, scanner.find(texts), strict=True):
-            data, spans = text.encode(), []
-            for answer in answers:
-                start, end = (len(text[:edge].encode()) for edge in (answer.start, answer.end))
-                if not meets_placeholder(start, end, data):
-                    rank = len(self._search.rules)
-                    spans.append(Span(start, end, answer.rule, rank, 0, data[start:end]))
-            if spans:
-                for row in rows_by_text[text]:
-                    redacted[row] = self._without(data, spans, is_json)
-
-    def _table(self, table: pa.Table) -> tuple[pa.Table, dict[str, np.ndarray]]:
-        """Return a table without secrets, and for each column that had some the rows (bool)."""
-        hits: dict[str, np.ndarray] = {}
-        for place, field in enumerate(table.schema):
-            if field.name in _UNTOUCHED or not _holds_text(field.type):
-                continue
-            chunks = [self._nested(chunk, field.name) for chunk in table.column(place).chunks]
-            changed = np.concatenate([np.zeros(0, bool), *(changed for _, changed in chunks)])
-            if changed.any():
-                hits[field.name] = changed
-                column = pa.chunked_array([chunk for chunk, _ in chunks], field.type)
-                table = table.set_column(place, field, column)
-        return table, hits
-
-    def _nested(self, array: pa.Array, name: str) -> tuple[pa.Array, np.ndarray]:
-        """Redact an array of any type; name is the field that it is the values of."""
-        kind = array.type
-        unchanged = array, np.zeros(len(array), bool)
-        if _is_text(kind):
-            return self._array(array, is_json=name in _JSON)
-        if pa.types.is_list(kind):
-            offsets = array.offsets.to_numpy()
-            first, last = offsets[0], offsets[-1]
-            values, hit = self._nested(array.values[first:last], name)
-            if not hit.any():
-                return unchanged
-            before = np.concatenate([[0], np.cumsum(hit)])[offsets - first]
-            lists = pa.ListArray.from_arrays(
-                pa.array(offsets - first), values, kind, mask=array.is_null()
-            )
-            return lists, np.diff(before) > 0
-        if pa.types.is_struct(kind):
-            parts = [self._nested(array.field(i), kind.field(i).name) for i in range(len(kind))]
-            changed = np.logical_or.reduce([hit for _, hit in parts])
-            if not changed.any():
-                return unchanged
-            values = [values for values, _ in parts]
-            return (
-                pa.StructArray.from_arrays(values, fields=list(kind), mask=array.is_null()),
-                changed,
-            )
-        return unchanged
 
 
 def key_of(directory: Path | str) -> bytes:
@@ -254,19 +250,19 @@ def key_of(directory: Path | str) -> bytes:
     Raises:
         StoreError: the key cannot be read or written, or is none.
     """
-    place = f"{str(directory).rstrip('/')}/{REDACTION_KEY}"
+    place = f"{str(directory).rstrip('/')}/{KEY_FILE}"
     try:
         key = _remote_key(place) if "://" in place else _local_key(Path(place))
     except OSError as error:
         raise StoreError(
-            f"The key of the placeholders, {place}, cannot be read or written "
+            f"The key of the placeholders, {place}, can be neither read nor made "
             f"({error.strerror or type(error).__name__}).",
             "Make the directory writable, or run with --no-redact.",
         ) from error
     if len(key) != _KEY_BYTES:
         raise StoreError(
             f"{place} holds {len(key):,} bytes, and a key has {_KEY_BYTES}.",
-            "Restore it; without it, equal secrets get other placeholders than before.",
+            "Restore it, or remove it: then secrets get other placeholders than before.",
         )
     return key
 
@@ -290,25 +286,38 @@ def _local_key(path: Path) -> bytes:
 
 
 def _remote_key(place: str) -> bytes:
-    import fsspec
+    from fsspec.core import url_to_fs
 
-    files, path = fsspec.core.url_to_fs(place)
+    files, path = url_to_fs(place)
     if not files.exists(path):
         with contextlib.suppress(FileExistsError):
             files.pipe_file(path, secrets.token_bytes(_KEY_BYTES), mode="create")
+        files.invalidate_cache(path)
     return files.cat_file(path)
 
 
-def _holds_text(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind):
-        return _holds_text(kind.value_type)
-    if pa.types.is_struct(kind):
-        return any(_holds_text(kind.field(place).type) for place in range(kind.num_fields))
-    return _is_text(kind)
+def _batches(given: Iterable[Leaf]) -> Iterator[list[Leaf]]:
+    batch: list[Leaf] = []
+    size = 0
+    for leaf in given:
+        if batch and size + leaf.array.nbytes > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(leaf)
+        size += leaf.array.nbytes
+    if batch:
+        yield batch
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+def _replaced(
+    array: pa.Array, rows: np.ndarray, texts: Sequence[bytes]
+) -> tuple[pa.Array, np.ndarray]:
+    changed = np.zeros(len(array), bool)
+    if not len(rows):
+        return array, changed
+    changed[rows] = True
+    new = pa.array([text.decode() for text in texts], array.type)
+    return pc.replace_with_mask(array, pa.array(changed), new), changed
 
 
 def _merged(spans: Iterable[Span]) -> list[tuple[int, int, Span]]:
@@ -317,17 +326,17 @@ def _merged(spans: Iterable[Span]) -> list[tuple[int, int, Span]]:
     for span in sorted(spans, key=lambda span: span.start):
         if merged and span.start < merged[-1][1]:
             start, end, named = merged[-1]
-            merged[-1] = start, max(end, span.end), min(named, span, key=_naming)
+            merged[-1] = start, max(end, span.end), min(named, span, key=_precedence)
         else:
             merged.append((span.start, span.end, span))
     return merged
 
 
-def _naming(span: Span) -> tuple[int, int, int]:
-    return span.rank, -span.depth, -len(span.secret)
+def _precedence(span: Span) -> tuple[int, int, int, bytes]:
+    return span.rank, -span.depth, -len(span.secret), span.secret
 
 
-def _filled(data: bytes, holes: Sequence[tuple[int, int, bytes]]) -> bytes:
+def _filled(data: bytes, holes: Iterable[tuple[int, int, bytes]]) -> bytes:
     pieces, done = [], 0
     for start, end, placeholder in holes:
         pieces += [data[done:start], placeholder]
@@ -335,17 +344,14 @@ def _filled(data: bytes, holes: Sequence[tuple[int, int, bytes]]) -> bytes:
     return b"".join([*pieces, data[done:]])
 
 
-def _in_leaves(data: bytes, holes: Sequence[tuple[int, int, bytes]]) -> bytes:
-    """Replace the whole strings and numbers of a JSON text that holes meet."""
-    leaves = {
-        leaf.span(): placeholder
-        for leaf in _JSON_LEAF.finditer(data)
-        for start, end, placeholder in holes
-        if start < leaf.end() and leaf.start() < end
-    }
-    return _filled(
-        data, [(*span, b'"' + placeholder + b'"') for span, placeholder in leaves.items()]
-    )
+def _scalars(
+    data: bytes, holes: Sequence[tuple[int, int, bytes]]
+) -> Iterator[tuple[int, int, bytes]]:
+    """Widen holes in a JSON text to the whole strings and numbers that they meet."""
+    for scalar in _JSON_SCALAR.finditer(data):
+        met = [hole for start, end, hole in holes if start < scalar.end() and scalar.start() < end]
+        if met:
+            yield scalar.start(), scalar.end(), b'"' + met[0] + b'"'
 
 
 def _is_json(data: bytes) -> bool:
@@ -357,6 +363,8 @@ def _is_json(data: bytes) -> bool:
 
 
 def _any_of(hits: dict[str, np.ndarray], names: frozenset[str], length: int) -> np.ndarray:
-    return np.logical_or.reduce(
-        [np.zeros(length, bool), *(hits[name] for name in names if name in hits)]
-    )
+    """Tell in which rows one of some columns was hit (bool)."""
+    found = np.zeros(length, bool)
+    for name in names & hits.keys():
+        found |= hits[name]
+    return found

@@ -37,6 +37,7 @@ _ROUND_STEPS = 24_576
 _ROUND_BYTES = 1 << 30
 _ROUND_NEW_BYTES = 64 << 20
 _TRIES = 8
+_SAID_AGAIN = frozenset({"grown", "moved", "rewritten"})
 
 
 @dataclass(slots=True)
@@ -210,8 +211,11 @@ class Rounds:
         uids = {step.uid for _, taken in gathered.taken for step in taken.steps}
         stored_by = self.committed.owners(uids)
         claimed: dict[str, tuple[str, Step]] = {}
+        before = self.committed.of_sources(
+            {t.source_uid for _, t in gathered.taken if t.is_whole and t.state in _SAID_AGAIN}
+        )
         for worker, taken in gathered.taken:
-            error = taken.error or self._contradicts(taken)
+            error = taken.error or self._contradicts(taken, before)
             if error is not None:
                 found.errors.append(error)
                 continue
@@ -311,13 +315,12 @@ class Rounds:
         self._left_out -= {found.path for found in deferred}
         return deferred
 
-    def _contradicts(self, taken: Taken) -> ClawError | None:
+    def _contradicts(self, taken: Taken, before: Mapping[str, set[str]]) -> ClawError | None:
         """Say that a source which is written anew has lost steps that it had."""
         known = self.known.by_uid.get(taken.source_uid)
-        if known is None or taken.state in ("new", "unchanged") or not taken.is_whole:
+        if known is None or not taken.is_whole or taken.state not in _SAID_AGAIN:
             return None
-        before = self.committed.of_source(taken.source_uid)
-        lost = before - {step.uid for step in taken.steps}
+        lost = before[taken.source_uid] - {step.uid for step in taken.steps}
         return sources.changed(taken.found, known) if lost else None
 
     def _say_again(self, found: _Sorted) -> pa.Table:
@@ -487,7 +490,7 @@ def _split_tasks(placed: Iterable[Step]) -> dict[str, int]:
     systems: dict[tuple[Any, ...], set[bytes]] = {}
     for step in placed:
         request = step.request
-        if request.task_id is not None and step.parent is None:
+        if request.task_id is not None and step.parent is None and request.kind is None:
             key = (request.log_format, request.task_id, request.tools, request.agent)
             systems.setdefault(key, set()).add(request.system)
     split = sum(len(texts) > 1 for texts in systems.values())

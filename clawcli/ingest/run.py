@@ -129,6 +129,7 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
         raise DataError(
             f"{place.path} is there, but is no data directory.", "Choose another --output."
         )
+    is_new = not place.path.exists()
     since = _since(config)
     found, problems = find(config.inputs, since=since)
     if not found and problems:
@@ -150,6 +151,8 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
         _run(plan.pieces(found, setting, known), workers, rounds, _Meter(found, progress))
     totals = rounds.totals
     if totals.errors and not (totals.files_read or totals.files_unchanged):
+        if is_new:
+            location.clear(place)  # of a run that read nothing, nothing is left behind
         raise _nothing_read(found, totals)
     if not config.dry_run:
         _finish(place, rounds, setting)

@@ -231,7 +231,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "url_password",
-        rf":{_SLASH}{_SLASH}[^\s/@:\"'\\<>]{{0,128}}:[^\s/@\"'<>]{{3,512}}@",
+        rf":{_SLASH}{_SLASH}[^\s/@:\"'\\<>]*:[^\s/@\"'<>]+@",
         r"://(?P<user>[^\s/@:\"'\\<>]{0,128}):(?P<secret>[^\s/@\"'\\<>]{3,512})@(?=[A-Za-z0-9\[])",
         values.is_url_password,
         reach_bytes=1024,

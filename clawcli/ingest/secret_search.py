@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from clawcli.errors import ConfigError
 from clawcli.ingest.escapes import View
-from clawcli.ingest.secret_rules import Rule, secret_of
+from clawcli.ingest.secret_rules import Rule
+from clawcli.ingest.secret_values import secret_of
 
 PLACEHOLDER = re.compile(rb"\[REDACTED:[a-z][a-z0-9_-]*:[0-9a-f]{6}\]")
 
@@ -70,9 +71,9 @@ class SecretSearch:
         named = [f"(?P<rank{rank}>{trigger})" for rank, trigger in enumerate(plain)]
         self._first = re.compile("|".join(named).encode())
         self._hidden = re.compile(_HIDDEN.encode())
-        self._prefilter = "|".join([*(f"(?:{trigger})" for trigger in plain), _HIDDEN])
+        self._prefilter = _either([*plain, _HIDDEN])
         marks = [rule.mark or trigger for rule, trigger in zip(rules, plain, strict=True)]
-        self._mark = f"({'|'.join(f'(?:{mark})' for mark in marks)})"
+        self._mark = _either(marks)
         try:
             self.suspects(pa.array(["-"]))
         except pa.ArrowInvalid as error:
@@ -83,27 +84,38 @@ class SecretSearch:
 
     def suspects(self, texts: pa.Array) -> np.ndarray:
         """List the rows (int64) whose texts hold a trigger, or may hide one."""
-        found = pc.match_substring_regex(texts.cast(pa.binary()), self._prefilter)
+        found = pc.match_substring_regex(texts.cast(pa.large_binary()), self._prefilter)
         return np.flatnonzero(found.fill_null(False).to_numpy(zero_copy_only=False))
 
     def spans(self, texts: Sequence[bytes]) -> list[list[Span]]:
         """Find the secrets of some suspects: for each text its spans, in no order."""
-        found = []
-        for data, places in zip(texts, self._places(texts), strict=True):
-            view = View(data)
-            spans = set(self._at(view, places))
-            if self._hidden.search(data):
-                for plainer in _plainer(view):
-                    spans.update(self._at(plainer, self._places([plainer.data])[0]))
-            found.append(
-                [span for span in spans if not meets_placeholder(span.start, span.end, data)]
+        views = [(row, view) for row, text in enumerate(texts) for view in self._views(text)]
+        places = self._places([view.data for _, view in views])
+        found: list[set[Span]] = [set() for _ in texts]
+        for (row, view), marked in zip(views, places, strict=True):
+            found[row].update(
+                span
+                for span in self._at(view, marked)
+                if not meets_placeholder(span.start, span.end, texts[row])
             )
-        return found
+        return [list(spans) for spans in found]
+
+    def _views(self, data: bytes) -> Iterator[View]:
+        """Yield a text, and if a trigger may hide in it, how it reads level by level."""
+        text = View(data)
+        yield text
+        if (b"\\u00" in data or b"\0" in data) and self._hidden.search(data):
+            yield from text.levels()
+            for level in (text, *text.levels()):
+                if (letters := level.without_nuls()) is not None:
+                    yield letters
 
     def _places(self, texts: Sequence[bytes]) -> list[list[int]]:
         """Find where triggers begin in each text."""
         marked = pc.replace_substring_regex(
-            pa.array(texts, pa.large_binary()), pattern=self._mark, replacement=_MARK + rb"\1"
+            pa.array(texts, pa.large_binary()),
+            pattern=f"({self._mark})",
+            replacement=_MARK + rb"\1",
         )
         places = []
         for text in marked.to_pylist():
@@ -170,13 +182,8 @@ class SecretSearch:
         return start < end and (accept is None or accept(match))
 
 
-def _plainer(view: View) -> Iterator[View]:
-    """Yield a text as it reads without its escapes, level by level, and without NULs."""
-    for level in (view, *view.levels()):
-        if level is not view:
-            yield level
-        if (letters := level.without_nuls()) is not None:
-            yield letters
+def _either(expressions: Sequence[str]) -> str:
+    return "|".join(f"(?:{expression})" for expression in expressions)
 
 
 def meets_placeholder(start: int, end: int, data: bytes) -> bool:

@@ -16,7 +16,8 @@ Accept = Callable[[re.Match[bytes]], bool]
 
 _STAND_IN = re.compile(
     rb"(?i:example|placeholder|dummy|redacted|change[_-]?me|replace[_-]?me|your[_-]|insert[_-]|"
-    rb"xxxx|\*\*\*|\.\.\.|process\.env|os\.environ|getenv|undefined)|\A(?:[<{%*]|\$[A-Z_({])"
+    rb"xxxx|\*\*\*|\.\.\.|process\.env|os\.environ|getenv|undefined)"
+    rb"|\A(?:<.*>\Z|\{.*\}\Z|%[(srd]|\$[({]|\$[A-Z_]+\Z)"
 )
 _WORDS = re.compile(rb"[A-Za-z]+\d{0,3}(?:[-_./:][A-Za-z]*\d{0,3})*")
 _SMALL_WORDS = re.compile(rb"[a-z]+\d{0,3}(?:[-_./:][a-z]*\d{0,3})*")
@@ -60,6 +61,7 @@ def is_key(match: re.Match[bytes]) -> bool:
 
 
 def is_url_password(match: re.Match[bytes]) -> bool:
+    """Judge what stands between user and host; the same word twice is the default of a tool."""
     value = match["secret"]
     is_word = re.fullmatch(rb"(?i:pass(?:word|wd)?|pw|secret|user|token|key)", value) is not None
     return not is_word and value != match["user"] and _STAND_IN.search(value) is None
@@ -106,5 +108,3 @@ class MinEntropy:
         """Tell whether a match is a secret."""
         start, end = secret_of(match)
         return entropy_bits(match.string[start:end]) >= self.bits
-
-

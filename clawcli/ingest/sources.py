@@ -130,8 +130,10 @@ def identify(found: Found, head: Head, known: KnownSources, name: str | None = N
     begins = hash128(_lasting(head))
     uid = hash128(begins, name or found.name)
     same = known.by_uid.get(uid)
+    # a name that was given says that this is no other log
+    alike = [] if name else [source for source in known.like(begins) if source is not same]
     # the same name first, then whatever begins alike: a file that was moved
-    for source in [*([same] if same else []), *(s for s in known.like(begins) if s is not same)]:
+    for source in [*([same] if same else []), *alike]:
         more = rest(found, source, container=head.container)
         if more is None:
             continue
@@ -184,7 +186,7 @@ def rest(found: Found, source: Source, *, container: str = "lines") -> bool | No
 def changed(found: Found, known: Source) -> DataError:
     """Say that a source is not what it was."""
     return DataError(
-        f"{found.label} was ingested before (as {known.path}, {known.consumed:,} bytes) and what "
-        "it said then has changed.",
+        f"{found.label} was ingested before (as {known.path}, {known.consumed:,} bytes) and has "
+        "changed since.",
         "Ingest it into a new data directory, or name it as another log with --source-name.",
     )

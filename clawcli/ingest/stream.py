@@ -32,7 +32,7 @@ _UNSPLITTABLE = (b"PK\x03\x04", b"PAR1")
 class Stream:
     """The uncompressed bytes of a source, in reads of 1 MiB, and what went wrong on the way.
 
-    read, readline, readinto and peek are those of io.BufferedReader.
+    read, readline and peek are those of io.BufferedReader.
     """
 
     def __init__(self, raw: _Raw | io.FileIO) -> None:
@@ -42,8 +42,11 @@ class Stream:
         self._stored_bytes = 0
         # nothing derived from it: the closed check of each readline would cost more than the line
         self._file = io.BufferedReader(raw, CHUNK_BYTES)
-        self.read, self.readline = self._file.read, self._file.readline
-        self.readinto, self.peek = self._file.readinto, self._file.peek
+        self.read, self.readline, self.peek = (
+            self._file.read,
+            self._file.readline,
+            self._file.peek,
+        )
 
     def __enter__(self) -> Stream:
         return self
@@ -167,7 +170,10 @@ class _Unpacked(_Raw):
 
 
 class _Joined(_Raw):
-    r"""The files of a folder one after the other, a \n between them."""
+    r"""The files of a folder as lines: a \n between two, and blanks for those within one.
+
+    JSON has line ends between its tokens only, so every file is one line, however it was printed.
+    """
 
     def __init__(self, source: Found) -> None:
         self._parts = self._open(source)
@@ -192,8 +198,9 @@ class _Joined(_Raw):
                     buffer[:1] = b"\n"
                     return 1
                 self._is_first = False
-            if num_bytes := self._part.readinto(buffer):
-                return num_bytes
+            if piece := self._part.read(len(buffer)):
+                buffer[: len(piece)] = piece.replace(b"\n", b" ")
+                return len(piece)
             self.problem = self._part.problem
             self.stored_bytes += self._part.stored_bytes
             self._part.close()

@@ -115,13 +115,12 @@ def write_file(
     path = "/".join([*folders, f"part-{uuid.uuid4().hex}.parquet"])
     place = root / path
     file_system, name = arrow_place(place)
-    footers: list[pq.FileMetaData] = []
     try:
         if isinstance(place, Path):
             make_directory(place.parent)
         with (
             file_system.open_output_stream(name) as sink,
-            pq.ParquetWriter(sink, schema, metadata_collector=footers, **_options(schema)) as file,
+            pq.ParquetWriter(sink, schema, **_options(schema)) as file,
         ):
             for group in _groups(tables):
                 file.write_table(group, row_group_size=group.num_rows)
@@ -135,7 +134,7 @@ def write_file(
     except BaseException:
         _forget(place)
         raise
-    (footer,) = footers
+    footer: pq.FileMetaData = file.writer.metadata
     return AddedFile(path, size, footer.num_rows, dict(partition_values), _stats(footer))
 
 
@@ -157,13 +156,20 @@ def rows_of(partition_values: Mapping[str, str | None]) -> pc.Expression:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and those above it, so that they outlast a power cut."""
+    """Create a directory and those above it, so that they outlast a power cut.
+
+    Raises:
+        StoreError: it cannot be created.
+    """
     missing = [path]
     while not missing[-1].exists():
         missing.append(missing[-1].parent)
-    path.mkdir(parents=True, exist_ok=True)
-    for made in missing[:-1]:
-        artefact.sync(made.parent)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        for made in missing[:-1]:
+            artefact.sync(made.parent)
+    except OSError as error:
+        raise translate(error, path) from error
 
 
 def arrow_place(place: Place) -> tuple[pafs.FileSystem, str]:

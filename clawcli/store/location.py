@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,6 +119,15 @@ def may_hold_data(path: Place) -> bool:
     if not path.is_dir():
         return False
     return is_data(path) or all(_is_own(child.name) for child in path.iterdir())
+
+
+def clear(location: Location) -> None:
+    """Remove a data directory that never got a table; one that has tables stays."""
+    if isinstance(location.path, Path) and location.path.is_dir() and not is_data(location.path):
+        for name in (LOCK, REDACTION_KEY):
+            (location.path / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            location.path.rmdir()
 
 
 def existing(text: str) -> Location:

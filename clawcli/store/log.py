@@ -31,7 +31,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 
 import clawcli
 from clawcli.errors import ConflictError, NotFoundError, SchemaError, StoreError
-from clawcli.store import artefact
+from clawcli.store import artefact, remote
 from clawcli.store.files import STATS_COLUMNS, AddedFile, make_directory, translate
 from clawcli.store.remote import Place, storage_options
 
@@ -244,10 +244,9 @@ def history(root: Place, *, since: int = 0) -> list[dict[str, Any]]:
         StoreError: an entry is torn.
     """
     found = []
-    for entry in _entries(root):
-        if int(entry.name.partition(".")[0]) < since:
-            continue
-        info = next((a.commitInfo for a in _actions(entry) if a.commitInfo), None) or _Info()
+    entries = [entry for entry in _entries(root) if _version_of(entry) >= since]
+    for entry, raw in zip(entries, remote.read_all(entries), strict=True):
+        info = next((a.commitInfo for a in _actions(entry, raw) if a.commitInfo), None) or _Info()
         found.append(json.loads(info.claw) if isinstance(info.claw, str) else info.claw or {})
     return found
 
@@ -265,11 +264,12 @@ def check_log(root: Place) -> None:
         return
     newest = entries[-1]
     try:
-        is_whole = all(_is_there(root, action.add) for action in _actions(newest))
+        actions = _actions(newest, newest.read_bytes())
+        is_whole = all(_is_there(root, action.add) for action in actions)
     except StoreError:
         is_whole = False
     if not is_whole:
-        version = int(newest.name.partition(".")[0])
+        version = _version_of(newest)
         way = (
             f"Remove that file to go back to version {version - 1}."
             if version
@@ -369,9 +369,12 @@ def _entries(root: Place) -> list[Place]:
     return sorted(path for path in found if path.name[:-5].isdigit())
 
 
-def _actions(entry: Place) -> Iterator[_Action]:
-    lines = entry.read_bytes().splitlines()
-    if not lines:
+def _version_of(entry: Place) -> int:
+    return int(entry.name.removesuffix(".json"))
+
+
+def _actions(entry: Place, raw: bytes) -> Iterator[_Action]:
+    if not (lines := raw.splitlines()):
         raise StoreError(f"{entry} is empty.", "Restore it from a copy.")
     for line in lines:
         try:
@@ -383,12 +386,13 @@ def _actions(entry: Place) -> Iterator[_Action]:
 
 
 def _uid_of(root: Place, version: int) -> str | None:
-    """Return the id of whoever made a version, "" for another program; None if there is none."""
+    """Return the id of the commit that made a version; None where there is no such version."""
+    entry = root / "_delta_log" / f"{version:020d}.json"
     try:
-        actions = _actions(root / "_delta_log" / f"{version:020d}.json")
-        info = next((action.commitInfo for action in actions if action.commitInfo), None)
+        raw = entry.read_bytes()
     except FileNotFoundError:
         return None
+    info = next((a.commitInfo for a in _actions(entry, raw) if a.commitInfo), None)
     return (info and info.clawCommit) or "another"
 
 
@@ -406,10 +410,14 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _sync_commit(root: Place, version: int) -> None:
-    if isinstance(root, Path):
-        log = root / "_delta_log"
+    if not isinstance(root, Path):
+        return
+    log = root / "_delta_log"
+    try:
         for path in (log / f"{version:020d}.json", log, root):
             artefact.sync(path)
+    except OSError as error:
+        raise translate(error, root) from error
 
 
 def _checkpoint(root: Place, version: int) -> None:

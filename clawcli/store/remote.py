@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ _PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
 # deltalake writes other characters escaped and reads them escaped twice (1.6.6), so that a table
 # would have two names
 _URL = re.compile(r"(?:s3|gs)://[A-Za-z0-9._-]+(?:/[A-Za-z0-9._=+,@!'()-]+)*")
+_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -110,6 +111,20 @@ class Remote:
 
 Place = Path | Remote
 """A file or directory on this machine or in an object store."""
+
+
+def read_all(places: Sequence[Place]) -> Iterator[bytes]:
+    """Read files that lie together, in their order; those of a store some at a time."""
+    for start in range(0, len(places), _AT_ONCE):
+        some = places[start : start + _AT_ONCE]
+        first = some[0]
+        if isinstance(first, Path):
+            yield from (place.read_bytes() for place in some)
+            continue
+        with _reached(first):
+            files = first.file_system()
+            found = files.cat([str(place) for place in some])
+        yield from (found[str(files._strip_protocol(str(place)))] for place in some)
 
 
 def is_remote(text: str) -> bool:

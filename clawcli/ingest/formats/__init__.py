@@ -68,7 +68,7 @@ def detect(path: str, samples: Iterable[Any]) -> ModuleType:
         samples: the first decoded records; damaged ones left out.
 
     Raises:
-        LogFormatError: none fits; the message says why each was refused.
+        LogFormatError: none fits; the message says why the nearest were refused.
     """
     reasons: dict[str, str] = {}
     for sample in samples:
@@ -79,9 +79,21 @@ def detect(path: str, samples: Iterable[Any]) -> ModuleType:
             if reason is None:
                 return module
             reasons.setdefault(module.NAME, reason)
-    tried = "; ".join(f"{name} refused: {reason}" for name, reason in reasons.items())
+    near = _nearest(reasons)
+    tried = "; ".join(f"{name} refused: {reason}" for name, reason in near.items())
     raise LogFormatError(
         f"{path} is in no known log format ({tried or 'no record could be decoded'}).",
-        "claw reads OpenAI chat logs, message transcripts and tau-bench results.",
+        "--map says where things are in a log of calls, and --format names a format: "
+        + ", ".join(sorted(module.NAME for module in FORMATS))
+        + ".",
         path,
     )
+
+
+def _nearest(reasons: dict[str, str], most: int = 3) -> dict[str, str]:
+    """Choose the refusals that tell something: of formats that were recognised, or nearly fit."""
+    told = {name: reason for name, reason in reasons.items() if not reason.startswith("no ")}
+    if told:
+        return dict(list(told.items())[:most])
+    ranked = sorted(reasons, key=lambda name: reasons[name].count(" no "))
+    return {name: reasons[name] for name in ranked[:2]}

@@ -89,8 +89,8 @@ def _attempt(document: dict[str, Any], above: _Attempt | None, place: int) -> li
         attempt.take(step)
     attempt.close()
     found = attempt.calls
-    for number_, subagent in enumerate(objects(document.get("subagent_trajectories"))):
-        found = found + _attempt(subagent, attempt, number_)
+    for inner, subagent in enumerate(objects(document.get("subagent_trajectories"))):
+        found = found + _attempt(subagent, attempt, inner)
     return found
 
 
@@ -159,15 +159,13 @@ class _Attempt:
             self.since = []
         else:
             self.aside.extend(_aside(step))
-        if source == "system" and self.system is None and not self.items:
+        shown = [] if is_call else [message]
+        if is_call:
+            self.items.append(self.calls[-1].choices[0].action)
+        elif source == "system" and self.system is None and not self.items:
             self.system = text_of(message)
-            if self.system is not None:
-                return
-        item = self.calls[-1].choices[0].action if is_call else digested(message)
-        self.items.append(item)
-        if not is_call:
-            self.since.append(message)
-        self._show(_results(step))
+            shown = [] if self.system is not None else shown
+        self._show([*shown, *_results(step)])
 
     def _show(self, messages: list[Message]) -> None:
         self.items.extend(digested(message) for message in messages)
@@ -184,7 +182,7 @@ class _Attempt:
             task = self.items[: actions[0] if actions else None]
             self.items = task if name.startswith(_KEEPS_TASK) else []
         self._show(summary)
-        self.has_gap = self.has_gap or not (replaces and summary)
+        self.has_gap = not (replaces and summary)
         self.warnings.append("context_reset" if replaces else "context_managed")
         self.aside.extend(_aside(step, _STEP_KEYS - {"message"}))
 

@@ -14,6 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from clawcli.ingest.calls import (
     EMPTY,
     Call,
@@ -111,12 +113,15 @@ def _answer(lines: Sequence[Line]) -> None:
 def _union(response: Sequence[Line]) -> list[Any]:
     """Collect the blocks of a response; a block that an earlier line holds is a repeat."""
     found: list[Any] = []
+    known: set[bytes] = set()
     for line in response:
         content = line.message.get("content")
         if isinstance(content, str):
             content = [{"type": "text", "text": content}] if content else []
-        known = list(found)
-        found += [b for b in (content if isinstance(content, list) else []) if b not in known]
+        logged = content if isinstance(content, list) else []
+        keys = [msgspec.json.encode(block, order="deterministic") for block in logged]
+        found += [block for block, key in zip(logged, keys, strict=True) if key not in known]
+        known.update(keys)
     return found
 
 
@@ -213,11 +218,10 @@ def _close(lines: Sequence[Line]) -> None:
     """Give the last call of a stream the result line that closed it."""
     last = {line.session: line.turn.call for line in lines if line.turn.call and not line.agent}
     for line in lines:
-        at = line.previous
+        at = line.previous if line.kind == "result" else None
         while at is not None and at.turn.call is None:
             at = at.previous
-        call = at.turn.call if at is not None and line.kind == "result" else None
-        if call is None:
+        if at is None or (call := at.turn.call) is None:
             continue
         call.metadata = {**(call.metadata or {}), "result": rest(line.value, "type")}
         if call is last[line.session]:

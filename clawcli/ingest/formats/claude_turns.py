@@ -14,7 +14,7 @@ from typing import Any
 from clawcli.ingest.calls import Digested, Fate, text
 from clawcli.ingest.formats import blocks
 from clawcli.ingest.formats.claude_lines import SILENT, Line, is_sent, said
-from clawcli.ingest.formats.turns import Turn, rest
+from clawcli.ingest.formats.turns import Turn, path, rest
 
 
 def build(lines: Sequence[Line]) -> list[Turn]:
@@ -84,16 +84,16 @@ def _gather_results(lines: Sequence[Line]) -> None:
             owned.append((line, of[0]))
             for key, item in results.items():
                 variants[key].add(item.exact)
+    given: set[Any] = set()
     for line, owner in owned:
         results = _results(line)
         if any(len(variants[key]) > 1 for key in results):
             continue
-        copies = [item for key, item in results.items() if key not in owners]
-        line.turn.said = [item for item in line.turn.said if item not in copies]
+        copies = {id(item) for key, item in results.items() if key in given}
+        line.turn.said = [item for item in line.turn.said if id(item) not in copies]
+        given |= results.keys()
         if line.turn.said:
             inside[id(owner)].append(line)
-            for key in results:
-                owners.pop(key, None)
         else:
             line.turn.fate = Fate("duplicate", "same_result", "this result was logged before")
     for members in inside.values():
@@ -112,13 +112,13 @@ def _gather(owner: Turn, members: Sequence[Line]) -> None:
     """Make one turn of an answer's own lines, its results, and the lines between them."""
     moved: dict[int, Line] = {}
     for line in members[1:]:
-        path: dict[int, Line] = {} if line.turn is owner else {id(line): line}
+        climbed: dict[int, Line] = {} if line.turn is owner else {id(line): line}
         at = line.parent
-        while at and at.turn is not owner and not at.turn.call and id(at) not in path:
-            path[id(at)] = at
+        while at and at.turn is not owner and not at.turn.call and id(at) not in climbed:
+            climbed[id(at)] = at
             at = at.parent
         if at is not None and at.turn is owner:
-            moved |= {key: between for key, between in path.items() if not between.turn.fate}
+            moved |= {key: between for key, between in climbed.items() if not between.turn.fate}
         elif line.turn is not owner:
             moved[id(line)] = line
     heard = sorted(moved.values(), key=lambda line: line.place)
@@ -162,17 +162,15 @@ def _keep_segments(lines: Sequence[Line]) -> None:
         segment = logged.get("preservedSegment") if isinstance(logged, dict) else None
         if not isinstance(segment, dict):
             continue
-        head, tail = (by_uuid.get(text(segment.get(key))) for key in ("headUuid", "tailUuid"))
-        anchor = by_uuid.get(text(segment.get("anchorUuid")), line).turn
-        kept: list[Turn] = []
-        at = tail.turn if tail else None
-        while at and head and at is not head.turn and at not in kept:
-            kept.append(at)
-            at = at.parent
-        if at is None or head is None or at is not head.turn:
+        head, tail, anchor = (
+            by_uuid[uuid].turn if (uuid := text(segment.get(key))) in by_uuid else None
+            for key in ("headUuid", "tailUuid", "anchorUuid")
+        )
+        anchor = anchor or line.turn
+        anchor.keep = path(head, tail)
+        if not anchor.keep:
             anchor.damage.append("kept_history_missing")
-            continue
-        anchor.keep = [at, *reversed(kept)]
         for later in lines:
-            if later.place > line.place and later.turn.parent is anchor.keep[-1]:
+            is_next = later.place > line.place and later.turn is not anchor
+            if is_next and anchor.keep and later.turn.parent is tail:
                 later.turn.parent = anchor

@@ -54,14 +54,14 @@ _USAGE_KEYS = (
 
 def why_not(record: dict[str, Any]) -> str | None:
     """Say why a record is none of this format; None where it is one."""
-    kind = record.get("type")
+    kind = text(record.get("type"))
     if kind in TYPES and isinstance(record.get("payload"), dict):
         return None
     if kind is None and {"id", "timestamp", "instructions"} <= record.keys():
         return None
     if record.get("record_type") == "state":
         return None
-    if isinstance(kind, str) and kind.startswith(_EXEC):
+    if kind is not None and kind.startswith(_EXEC):
         return "codex exec --json logs turns, not calls; give the rollout files of the session"
     return "no rollout line (type and payload)"
 
@@ -164,7 +164,7 @@ class _Builder:
 
     def _tell(self, entry: Entry) -> None:
         """Continue with what the model was told: a user, a tool, another agent."""
-        if entry.payload.get("type") in codex_items.SILENT:
+        if text(entry.payload.get("type")) in codex_items.SILENT:
             self._set_aside(entry, "ignored", "not_sent", "no model saw this item")
             return
         message = items.to_messages([codex_items.standard(entry.payload)])[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from clawcli.ingest.calls import text
 from clawcli.ingest.formats import items
 
 _CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
@@ -22,15 +23,15 @@ SILENT = frozenset({"ghost_snapshot", "other"})
 
 def is_written(item: dict[str, Any]) -> bool:
     """Tell whether the model wrote an item."""
-    kind = item.get("type")
+    kind = text(item.get("type"))
     is_call = kind in _CALLS or kind in _RENAMED or kind in _SERVER_RUN
     return is_call or kind == "reasoning" or (kind == "message" and item.get("role") == "assistant")
 
 
 def is_output(item: dict[str, Any]) -> bool:
     """Tell whether an item is what a tool gave back."""
-    kind = item.get("type")
-    return isinstance(kind, str) and (kind.endswith("_output") or kind == "tool_result")
+    kind = text(item.get("type")) or ""
+    return kind.endswith("_output") or kind == "tool_result"
 
 
 def to_action(written: Iterable[dict[str, Any]], raw_thoughts: Iterable[str] = ()) -> items.Action:
@@ -55,7 +56,7 @@ def standard(item: dict[str, Any]) -> dict[str, Any]:
         >>> standard({"type": "tool_result", "name": "ls", "result": "a"})
         {'type': 'function_call_output', 'name': 'ls', 'output': 'a'}
     """
-    kind, item = item.get("type"), dict(item)
+    kind, item = text(item.get("type")), dict(item)
     if kind in _RENAMED:
         function = item.pop("function", None)
         name = function.get("name") if isinstance(function, dict) else item.get("name")

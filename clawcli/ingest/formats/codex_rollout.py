@@ -77,7 +77,7 @@ class Entry:
         """Comes after a response is complete, or before it begins."""
         if self.is_item:
             is_told = not codex_items.is_output(self.payload)
-            return is_told and self.payload.get("type") not in codex_items.SILENT
+            return is_told and text(self.payload.get("type")) not in codex_items.SILENT
         borders = ("session_meta", "turn_context", "compacted")
         return self.kind in borders or self.event in _BORDERS
 

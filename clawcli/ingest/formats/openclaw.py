@@ -25,7 +25,7 @@ from clawcli.ingest.calls import (
     text,
 )
 from clawcli.ingest.formats import blocks
-from clawcli.ingest.formats.turns import Turn, parents_first, rest, weave
+from clawcli.ingest.formats.turns import Turn, parents_first, path, rest, weave
 from clawcli.messages import Message, content_and_parts
 
 NAME = "openclaw"
@@ -243,18 +243,7 @@ def _connect(records: Mapping[int, dict[str, Any]], turns: Mapping[int, Turn]) -
             place = integer(entry.get("firstKeptEntryIndex"))
             if first is None and place is not None and 0 < place < len(entries):
                 first = entries[place]
-            turns[record].keep = _path(first, turns[record].parent)
-
-
-def _path(first: Turn | None, last: Turn | None) -> list[Turn]:
-    """List the turns from one to another that continues it; none where it does not."""
-    found: list[Turn] = []
-    while last is not None and first is not None and last not in found:
-        found.append(last)
-        if last is first:
-            return found[::-1]
-        last = last.parent
-    return []
+            turns[record].keep = path(first, turns[record].parent)
 
 
 def _inner(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,21 +69,32 @@ def parents_first(turns: Sequence[Turn]) -> list[Turn]:
     found: list[Turn] = []
     done: set[int] = set()
     for turn in turns:
-        path: dict[int, Turn] = {}
+        climbed: dict[int, Turn] = {}
         at: Turn | None = turn
         while at is not None and id(at) not in done:
-            if id(at) in path:
-                circle = list(path.values())[list(path).index(id(at)) :]
+            if id(at) in climbed:
+                circle = list(climbed.values())[list(climbed).index(id(at)) :]
                 first = min(circle, key=lambda member: places[id(member)])
                 first.parent = None
                 first.damage.append("parent_cycle")
-                path, at = {}, turn
+                climbed, at = {}, turn
             else:
-                path[id(at)] = at
+                climbed[id(at)] = at
                 at = at.parent
-        done.update(path)
-        found.extend(reversed(path.values()))
+        done.update(climbed)
+        found.extend(reversed(climbed.values()))
     return found
+
+
+def path(first: Turn | None, last: Turn | None) -> list[Turn]:
+    """List the turns from one to a later one that continues it; none where it does not."""
+    found: dict[int, Turn] = {}
+    while first is not None and last is not None and id(last) not in found:
+        found[id(last)] = last
+        if last is first:
+            return list(found.values())[::-1]
+        last = last.parent
+    return []
 
 
 def weave(turns: Sequence[Turn]) -> Session:
