@@ -27,7 +27,7 @@ WORDS = (
     "remove render replace request resolve response result retry return rotate sample schema score "
     "segment select send series session shard size slot source split stack start state step store "
     "stream string table target task test token trace update user value version view window write"
-).split()
+).split()  # noqa: SIM905 - one word a line would be a page
 _LINES = (
     "    {a}_{b} = self.{c}({a}, {d}={n})",
     "def {a}_{b}({c}, *, {d}: int = {n}) -> {b}:",
@@ -110,7 +110,12 @@ class Conversation:
         keys = list(message)
         self.messages.append(
             [
-                json.dumps({key: message[key] for key in keys[place % len(keys) :] + keys[: place % len(keys)]})
+                json.dumps(
+                    {
+                        key: message[key]
+                        for key in keys[place % len(keys) :] + keys[: place % len(keys)]
+                    }
+                )
                 for place in range(self.spellings)
             ]
         )

@@ -7,16 +7,34 @@ its own and arguments and results travel. What is computed never depends on how 
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from clawcli.errors import ClawError
 
 _STOP = None
+
+
+@contextmanager
+def without_gc() -> Iterator[None]:
+    """Run without the collector of circular garbage.
+
+    It looks at all objects again and again, and a batch of calls is a million of them, none of
+    them garbage: that would cost as much as the work. Handlers break their circles themselves.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Workers:
@@ -93,6 +111,7 @@ class Workers:
 
 def _serve(pipe: Connection, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    gc.disable()  # see without_gc
     handler = make(*arguments)
     while True:
         try:

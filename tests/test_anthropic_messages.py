@@ -416,6 +416,10 @@ def test_session_dump_of_events_gives_a_call_per_message():
 def test_detect_finds_dumps_of_events():
     assert detect("x", [STREAM[0]]) is anthropic_stream
     assert detect("x", [STREAM[1], STREAM[3]]) is anthropic_stream
+    assert [anthropic_stream.why_not(event) is None for event in STREAM] == [
+        *(True, False, True, True, True, False),
+        *(True, False),
+    ]
     assert anthropic_stream.why_not({"type": "message_delta"}) is not None
 
 

@@ -58,6 +58,11 @@ def test_calls_payload_fills_the_columns():
     }
 
 
+def test_calls_without_an_end_have_no_latency():
+    call = call_of(payload(endTime=None))
+    assert (call.started_at, call.ended_at, call.latency_s) == (1700000000.25, None, None)
+
+
 def test_calls_usage_of_the_response_wins():
     record = payload()
     record["response"]["usage"] = {"prompt_tokens": 70, "completion_tokens": 30}

@@ -110,6 +110,12 @@ def test_calls_completion_log_has_parameters_below_kwargs_or_at_its_top():
     assert (call_of(top).model, call_of(top).metadata) == ("m", {"seed": 7})
 
 
+def test_calls_tools_of_the_record_win_over_those_of_its_kwargs():
+    record = {"messages": [user("u")], "tools": TOOLS, "kwargs": {"tools": []}}
+    call = call_of({**record, "response": {"choices": [{"message": assistant("a")}]}})
+    assert (json.loads(call.tools), call.metadata) == (TOOLS, None)
+
+
 def test_calls_bare_response_has_an_unknown_state():
     response = pair([], assistant("a"), uid="r1")["response"]
     streamed = {"response": [chunk(assistant("a"), finish="stop") | {"id": "r1"}]}
@@ -155,8 +161,9 @@ def test_calls_reward_is_a_number_or_null_with_a_warning(logged, reward, warning
 
 
 def test_calls_time_with_a_latency_is_that_of_the_end():
-    call = call_of(pair([user("u")], assistant("a"), at=9.0, latency_sec=2.0))
+    call = call_of(pair([user("u")], assistant("a"), at=9.0, latency_sec=2.0, cost="0.5"))
     assert (call.started_at, call.ended_at, call.latency_s) == (7.0, 9.0, 2.0)
+    assert (call.cost_usd, call.metadata) == (0.5, None)
 
 
 @pytest.mark.parametrize(
@@ -521,6 +528,24 @@ def test_session_dump_of_chunks_gives_a_call_per_answer():
     assert {call.choices[0].action.message.content for call in made.calls} == {"hello"}
     assert {call.state_kind for call in made.calls} == {"unknown"}
     assert made.fates == {}
+
+
+def test_session_answer_that_was_cut_off_says_so():
+    (call,) = session(STREAM[:1]).calls
+    assert (call.warnings, call.choices[0].finish_reason) == (["stream_cut"], "unknown")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"choices": [{"message": {}}]},
+        {"choices": [{"delta": {}}], "object": "other"},
+        {"choices": "x"},
+        {"object": "chat.completion.chunk"},
+    ],
+)
+def test_why_not_what_is_no_chunk_is_refused(record):
+    assert openai_stream.why_not(record) is not None
 
 
 def test_session_every_record_is_used_or_has_one_fate():

@@ -234,6 +234,7 @@ def test_to_messages_covers_the_items_of_an_input():
             "text alone",
         ]
     )
+    found = [item.message for item in found]
     assert [(m.role, m.content, m.tool_call_id) for m in found] == [
         ("user", None, None),
         ("assistant", "easy", None),
@@ -243,6 +244,26 @@ def test_to_messages_covers_the_items_of_an_input():
         ("user", "text alone", None),
     ]
     assert [call.name for call in found[1].tool_calls] == ["f"]
+
+
+def test_to_messages_what_an_item_holds_beside_its_message_is_kept():
+    shown = {"type": "computer_call_output", "call_id": "c", "output": {"type": "x"}, "ack": [1]}
+    found = items.to_messages(
+        [
+            {"role": "user", "content": "u"},
+            {"role": "user", "content": "v", "id": "m1", "status": "completed"},
+            {"type": "reasoning", "id": "rs", "encrypted_content": "x", "summary": []},
+            output_item(),
+            shown,
+        ]
+    )
+    assert [item.extra for item in found] == [
+        None,
+        {"items": [{"type": "message", "id": "m1"}]},
+        {"items": [{"type": "reasoning", "id": "rs", "encrypted_content": "x"}]},
+        None,
+        {"items": [{"type": "computer_call_output", "ack": [1]}]},
+    ]
 
 
 def test_to_action_output_of_a_call_that_the_server_ran_stays_in_the_action():
@@ -469,6 +490,10 @@ def test_session_bare_responses_of_one_id_and_other_content_are_all_kept():
     found = calls(response("r1", text_item("a")), response("r1", text_item("b")))
     assert [call.choices[0].action.message.content for call in found] == ["a", "b"]
     assert fates(response("r1"), response("r1")) == {1: ("duplicate", "fetched_again")}
+
+
+def test_session_record_may_have_a_type_of_its_own():
+    assert call_of({**pair("r1", "u"), "type": "llm_call"}).metadata == {"type": "llm_call"}
 
 
 def test_session_same_pair_twice_is_left_to_the_pipeline():

@@ -110,6 +110,16 @@ def test_chat_response_calls_without_index_are_told_apart_by_id():
     ]
 
 
+def test_chat_response_calls_without_ids_are_told_apart_by_index():
+    pieces = [call_piece(1, None, "g", "{"), call_piece(0, None, "f", "[]"), call_piece(1, None)]
+    pieces[2]["function"] = {"arguments": "}"}
+    found = message(*(chunk({"tool_calls": [piece]}) for piece in pieces))
+    assert [c["function"] for c in found["tool_calls"]] == [
+        {"name": "g", "arguments": "{}"},
+        {"name": "f", "arguments": "[]"},
+    ]
+
+
 def test_chat_response_name_and_id_in_every_chunk_are_said_once():
     found = message(*(chunk({"tool_calls": [call_piece(0, "c0", "f", a)]}) for a in ("{", "}")))
     assert found["tool_calls"] == [{"id": "c0", "function": {"name": "f", "arguments": "{}"}}]
@@ -164,9 +174,9 @@ def test_chat_response_ids_and_logprobs_of_all_chunks_are_listed():
 
 def test_chat_response_content_in_parts_and_in_text_is_kept_in_order():
     part = {"type": "thinking", "thinking": []}
-    found = message(chunk({"content": "a"}), chunk({"content": [part]}), chunk({"content": "b"}))
-    text_a, text_b = ({"type": "text", "text": text} for text in "ab")
-    assert found["content"] == [text_a, part, text_b]
+    found = message(*(chunk({"content": each}) for each in ("a", [part], "b", "c", [part])))
+    text_a, text_bc = ({"type": "text", "text": text} for text in ("a", "bc"))
+    assert found["content"] == [text_a, part, text_bc, part]
 
 
 def test_chat_response_a_long_stream_takes_time_by_its_length_alone():

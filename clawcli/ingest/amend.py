@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -65,7 +65,7 @@ def _is_moved(step: Step) -> bool:
 
 def _placement(step: Step, row: dict[str, Any]) -> dict[str, Any]:
     assert step.placed is not None
-    values = asdict(step.placed)
+    values = msgspec.structs.asdict(step.placed)
     if _is_moved(step):
         codes = [code for code in row["warnings"] or () if code != "ambiguous_parent"]
         codes += ["ambiguous_parent"] if step.ambiguous else []

@@ -166,7 +166,9 @@ class Batch:
     def drop(self, uids: Sequence[str]) -> None:
         """Let go of steps that are not to be written."""
         for uid in uids:
-            self._waiting.pop(uid, None)
+            waiting = self._waiting.pop(uid, None)
+            if waiting is not None and self.setting.is_remote:
+                waiting[0].request.choices = []  # the other process has steps of its own
 
     # -- pieces to calls -------------------------------------------------------------------------
 

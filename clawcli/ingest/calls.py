@@ -32,8 +32,7 @@ class Fate(Exception):  # noqa: N818 - an outcome of a record, not an error of t
         self.fate, self.reason, self.detail, self.known = fate, reason, detail, known
 
 
-@dataclass(slots=True)
-class Digested:
+class Digested(msgspec.Struct, eq=False):
     """A message with its two digests, made once per distinct raw message."""
 
     message: Message
@@ -221,8 +220,7 @@ class Session:
     """Records that are in no state and no action, by ordinal; all others are used."""
 
 
-@dataclass(slots=True)
-class Choice:
+class Choice(msgspec.Struct, eq=False):
     """One answer of a call: the action, and what the engine logged about its tokens."""
 
     action: Digested
@@ -231,12 +229,11 @@ class Choice:
     finish_reason_raw: str | None = None
     response_ids: list[int] | None = None
     logprobs: list[float] | None = None
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = []
     metadata: dict[str, Any] | None = None
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One LLM call with everything that its log says about it; null = not logged."""
 
     state: Node
@@ -290,7 +287,7 @@ class Call:
     ended_at: float | None = None
     state_kind: str = "full"
     loss_weight: float = 1.0
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = []
     metadata: dict[str, Any] | None = None
     # filled by the pipeline
     source_uid: str = ""

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
+
+import msgspec
 
 from clawcli import messages
 from clawcli.ingest.calls import Node
@@ -27,8 +29,7 @@ _LOOSE, _STATE = b"loose:", b"state:"
 Order = tuple[float, int, bytes, str]
 
 
-@dataclass(slots=True, eq=False)
-class Request:
+class Request(msgspec.Struct, eq=False):
     """What chaining needs to know about one call: hashes of its state, times, labels."""
 
     depth: int
@@ -52,6 +53,7 @@ class Request:
     tools: bytes = b""
     log_format: str = ""
     started_at: float | None = None
+    ended_at: float | None = None
     native_id: str = ""
     task_id: str | None = None
     trial: int | None = None
@@ -78,7 +80,7 @@ class Request:
     """The state itself, while its messages are at hand."""
     items: bytes = b""
     """Without node: exact digests of the messages of the state, 16 bytes each."""
-    choices: list[Step] = field(default_factory=list)
+    choices: list[Step] = []
     order: Order = (0.0, 0, b"", "")
     """Place of the call among all others."""
 
@@ -113,8 +115,7 @@ class Request:
             self.items, self.node = b"".join(self.digests()), None
 
 
-@dataclass(slots=True, eq=False)
-class TokenTrace:
+class TokenTrace(msgspec.Struct, eq=False):
     """Hashes of the prompt and response ids that an engine logged, to find what a child shares."""
 
     prompt: int
@@ -127,8 +128,7 @@ class TokenTrace:
     """Chained hashes of every 256 ids, 8 bytes each."""
 
 
-@dataclass(slots=True, eq=False)
-class Placement:
+class Placement(msgspec.Struct, eq=False):
     """What linking decides about a step: the columns of its row that later calls can change."""
 
     parent_step_uid: str | None
@@ -150,11 +150,10 @@ class Placement:
 
     def values(self) -> tuple[object, ...]:
         """List the values in the order of their columns."""
-        return tuple(getattr(self, name) for name in self.__slots__)
+        return msgspec.structs.astuple(self)
 
 
-@dataclass(slots=True, eq=False)
-class Step:
+class Step(msgspec.Struct, eq=False):
     """One choice of one call, and its place among the others once it is linked."""
 
     uid: str
@@ -172,13 +171,19 @@ class Step:
     prefix_messages: int = 0
     prefix_broken: str | None = None
     ambiguous: bool = False
-    children: list[Step] = field(default_factory=list)
+    children: list[Step] = []
     latest: Order = (0.0, 0, b"", "")
     """Highest order in the subtree below."""
     placed: Placement | None = None
     """Where it stands now."""
     stored: Placement | None = None
     """Where it stands in the table; null = it is new."""
+
+    def unlink(self) -> None:
+        """Forget all about the place of the step among others."""
+        self.parent, self.prefix_messages, self.prefix_broken = None, 0, None
+        self.children, self.ambiguous = [], False
+        self.placed = self.stored = None
 
     def awaited_by(self) -> tuple[bytes, bytes, bytes]:
         """List the keys under which calls wait that may continue this step."""

@@ -240,5 +240,7 @@ class Committed:
         for uid in list(self._roots):
             if len(self.index.by_uid) <= _RESIDENT_STEPS:
                 return
-            for step in placing.tree(self._roots.pop(uid)):
+            for step in list(placing.tree(self._roots.pop(uid))):
                 self.index.discard(step)
+                step.unlink()  # in a circle with its tree it would stay for ever
+                step.request.choices = []

@@ -52,6 +52,14 @@ class View:
             outer_end -= self._starts[last + 1] - end
         return self._parent.span(outer_start, outer_end)
 
+    def position(self, place: int) -> int:
+        """Map a place of the outermost text, that no escape holds, to this view."""
+        if self._parent is None:
+            return place
+        place = self._parent.position(place)
+        piece = bisect_right(self._outers, place) - 1
+        return self._starts[piece] + place - self._outers[piece]
+
     def plainer(self) -> View | None:
         """Undo one level of JSON escapes; None where there are none."""
         return self._without(_ESCAPE, _unescaped) if b"\\" in self.data else None

@@ -67,7 +67,8 @@ def _place(trajectory: Trajectory) -> None:
     logged = episode is not None or any(reward is not None for reward in rewards)
     if episode is not None and all(reward is None for reward in rewards):
         rewards[-1] = episode
-    log_date = _date(_first(step.request.started_at for step in steps))
+    times = ((step.request.started_at, step.request.ended_at) for step in steps)
+    log_date = _date(_first(time for both in times for time in both))
     if task_id is not None:
         group_uid = hash128(first.log_format, task_id, first.system, first.tools, agent)
     else:

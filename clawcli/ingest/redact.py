@@ -85,7 +85,7 @@ class Redactor:
         self._scanner = None if command is None else Scanner(command)
 
     def text(self, text: str) -> str:
-        """Return a text without its secrets; for many texts, strings is faster by far.
+        """Return a text without its secrets; for many texts, strings is faster.
 
         Example:
             >>> Redactor(b"k").text("clone https://ada:9xk2-Lovelace@example.org/x.git")

@@ -166,7 +166,8 @@ class Rounds:
                 except ConflictError:
                     logger.info("Another run committed first; linking again.")
                     for _, taken in gathered.taken:
-                        _unlink(taken.steps)
+                        for step in taken.steps:
+                            step.unlink()
         raise StoreError(
             f"Other runs keep committing to {self.place}.", "Run again when they are done."
         )
@@ -477,12 +478,6 @@ def _differs(first: Request, second: Request) -> bool:
     """Tell whether two logs of one call disagree on what is not in their messages."""
     names = ("system", "tools", "reward", "task_id", "trial")
     return any(getattr(first, name) != getattr(second, name) for name in names)
-
-
-def _unlink(steps: Iterable[Step]) -> None:
-    for step in steps:
-        step.parent, step.prefix_messages, step.prefix_broken = None, 0, None
-        step.children, step.stored, step.placed, step.ambiguous = [], None, None, False
 
 
 def _split_tasks(placed: Iterable[Step]) -> dict[str, int]:

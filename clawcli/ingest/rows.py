@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,11 +15,10 @@ from clawcli.ingest.chain import Placement, Step, TokenTrace
 from clawcli.ingest.placing import moment
 from clawcli.messages import Message, ToolCall
 
-_PLACED = tuple(Placement.__slots__)
+_PLACED = Placement.__struct_fields__
 
 
-@dataclass(slots=True)
-class Linked:
+class Linked(msgspec.Struct, eq=False):
     """What the row of a step needs to know about the others: it travels to where its call is."""
 
     placed: Placement
@@ -34,8 +32,7 @@ class Linked:
     """Places in the state of messages that a broken link repeats."""
 
 
-@dataclass(slots=True)
-class Row:
+class Row(msgspec.Struct, eq=False):
     """A step to be written: its call, its choice, and its place."""
 
     uid: str

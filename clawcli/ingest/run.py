@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pyarrow.compute as pc
 
-from clawcli.engine import Workers
+from clawcli.engine import Workers, without_gc
 from clawcli.errors import ClawError, ConfigError, DataError, NotFoundError, UsageError
 from clawcli.ingest import plan, redact, secret_rules
 from clawcli.ingest.batch import Batch, Part, Piece, Setting
@@ -143,7 +143,7 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
     count = _count(config, found)
     setting = _setting(config, place, is_remote=count > 1)
     known = KnownSources(infos)
-    with Workers(Batch, (setting, known), count) as workers:
+    with without_gc(), Workers(Batch, (setting, known), count) as workers:
         rounds = Rounds(
             place, workers, info=_info(config, setting), known=known, dry_run=config.dry_run
         )

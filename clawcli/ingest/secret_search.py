@@ -8,6 +8,7 @@ looked at as it reads without them (escapes.py); spans are those of the text as 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ PLACEHOLDER = re.compile(rb"\[REDACTED:[a-z][a-z0-9_-]*:[0-9a-f]{6}\]")
 # Escapes of printable characters, in which a trigger itself may hide; <, > and & are left out, since
 # HTML is escaped like that and no trigger holds them. Then letters between NULs, as UTF-16 has them.
 _HIDDEN = r"\\u00(?:2[^6]|3[^ceCE]|[4-7])|[ -~]\x00[ -~]\x00[ -~]|[ -~]\\+u0000[ -~]\\+u0000"
+_FEW_BYTES = 1 << 13
 _MARK = b"\xff"  # no byte of UTF-8
 _EDGE_BYTES = 8
 """Bytes before a trigger of which a pattern may ask that they are no part of a word."""
@@ -83,21 +85,22 @@ class SecretSearch:
             ) from error
 
     def suspects(self, texts: pa.Array) -> np.ndarray:
-        """List the rows (int64) whose texts hold a trigger, or may hide one."""
-        found = pc.match_substring_regex(texts.cast(pa.large_binary()), self._prefilter)
-        return np.flatnonzero(found.fill_null(False).to_numpy(zero_copy_only=False))
+        """List the rows (int64) whose texts (binary) hold a trigger, or may hide one."""
+        if texts.nbytes < _FEW_BYTES:
+            return np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
+        found = pc.match_substring_regex(texts, self._prefilter).fill_null(False)
+        return np.flatnonzero(found.to_numpy(zero_copy_only=False))
 
     def spans(self, texts: Sequence[bytes]) -> list[list[Span]]:
         """Find the secrets of some suspects: for each text its spans, in no order."""
         views = [(row, view) for row, text in enumerate(texts) for view in self._views(text)]
-        places = self._places([view.data for _, view in views])
+        triggers = self._triggered([view.data for _, view in views])
         found: list[set[Span]] = [set() for _ in texts]
-        for (row, view), marked in zip(views, places, strict=True):
-            found[row].update(
-                span
-                for span in self._at(view, marked)
-                if not meets_placeholder(span.start, span.end, texts[row])
-            )
+        for (row, view), pairs in zip(views, triggers, strict=True):
+            for place, rank in pairs:
+                for span in self._near(view, place, rank):
+                    if not meets_placeholder(span.start, span.end, texts[row]):
+                        found[row].add(span)
         return [list(spans) for spans in found]
 
     def _views(self, data: bytes) -> Iterator[View]:
@@ -105,75 +108,85 @@ class SecretSearch:
         text = View(data)
         yield text
         if (b"\\u00" in data or b"\0" in data) and self._hidden.search(data):
-            yield from text.levels()
-            for level in (text, *text.levels()):
+            levels = list(text.levels())
+            yield from levels
+            for level in (text, *levels):
                 if (letters := level.without_nuls()) is not None:
                     yield letters
 
-    def _places(self, texts: Sequence[bytes]) -> list[list[int]]:
-        """Find where triggers begin in each text."""
+    def _triggered(self, texts: Sequence[bytes]) -> Iterator[Iterator[tuple[int, int]]]:
+        """Yield for each text where triggers begin, and the ranks of their rules."""
+        if sum(len(text) for text in texts) < _FEW_BYTES:
+            # to build the automaton would take longer
+            yield from map(self._triggers_of, texts)
+            return
         marked = pc.replace_substring_regex(
             pa.array(texts, pa.large_binary()),
             pattern=f"({self._mark})",
             replacement=_MARK + rb"\1",
         )
-        places = []
-        for text in marked.to_pylist():
-            lengths = [len(piece) for piece in text.split(_MARK)[:-1]]
-            places.append(np.cumsum(lengths, dtype=np.int64).tolist())
-        return places
+        for text, pieces in zip(texts, marked, strict=True):
+            lengths = map(len, pieces.as_py().split(_MARK)[:-1])
+            yield (
+                (place, rank)
+                for place in itertools.accumulate(lengths)
+                for rank in self._ranks(text, place)
+            )
 
-    def _at(self, view: View, places: Sequence[int]) -> Iterator[Span]:
-        for place in places:
-            for rank in self._ranks(view.data, place):
-                yield from self._near(view, place, rank)
+    def _triggers_of(self, text: bytes) -> Iterator[tuple[int, int]]:
+        lowered = text.lower()
+        for rank, (rule, trigger) in enumerate(zip(self.rules, self._triggers, strict=True)):
+            if not rule.keywords or any(word.encode() in lowered for word in rule.keywords):
+                for found in trigger.finditer(text):
+                    yield found.start(), rank
 
     def _ranks(self, data: bytes, place: int) -> Iterator[int]:
         """Yield the rules whose trigger begins at a place."""
-        first = self._first.match(data, place, place + _LONGEST_TRIGGER_BYTES)
+        end = place + _LONGEST_TRIGGER_BYTES
+        first = self._first.match(data, place, end)
         if first is None or first.lastgroup is None:
             return
         rank = int(first.lastgroup.removeprefix("rank"))
         yield rank
         for other in range(rank + 1, len(self.rules)):
-            if self._triggers[other].match(data, place, place + _LONGEST_TRIGGER_BYTES):
+            if self._triggers[other].match(data, place, end):
                 yield other
 
     def _near(self, view: View, place: int, rank: int) -> Iterator[Span]:
         """Yield the secrets of one rule that a trigger is part of."""
         rule, data = self.rules[rank], view.data
-        end = place + rule.reach_bytes
-        start = max(0, place - rule.before_bytes - _EDGE_BYTES)
+        start, end = max(0, place - rule.before_bytes - _EDGE_BYTES), place + rule.reach_bytes
         read_to = end
-        for match in self._matches(rank, data, place, end):
+        for match in self._matches(rank, data, place):
             read_to = match.end() + 1
-            span = secret_of(match)
-            yield Span(*view.span(*span), rule.name, rank, view.depth, data[slice(*span)])
+            if self._accepts(rank, match):
+                span = secret_of(match)
+                yield Span(*view.span(*span), rule.name, rank, view.depth, data[slice(*span)])
         # an escape before or in the match may change what it is, or whether it is one
         if b"\\" not in data[start:read_to]:
             return
         if b"\\u" in data[start:end]:
             end = place + rule.reach_bytes * _LONGEST_ESCAPE_BYTES
         for level in View(data[start:end]).levels():
-            for match in self._patterns[rank].finditer(level.data):
-                first, last = (start + edge for edge in level.span(*match.span()))
-                if first <= place < last and self._accepts(rank, match):
+            for match in self._matches(rank, level.data, level.position(place - start)):
+                if self._accepts(rank, match):
                     span = secret_of(match)
                     outer = (start + edge for edge in level.span(*span))
                     depth, secret = view.depth + level.depth, level.data[slice(*span)]
                     yield Span(*view.span(*outer), rule.name, rank, depth, secret)
 
-    def _matches(self, rank: int, data: bytes, place: int, end: int) -> Iterator[re.Match[bytes]]:
+    def _matches(self, rank: int, data: bytes, place: int) -> Iterator[re.Match[bytes]]:
         """Yield the matches of a rule that hold the place of its trigger."""
         before, pattern = self.rules[rank].before_bytes, self._patterns[rank]
+        end = place + self.rules[rank].reach_bytes
         if before == 0:
-            found = (pattern.match(data, place, end),)
+            found = iter((pattern.match(data, place, end),))
         else:
             found = pattern.finditer(data, max(0, place - before), end)
         for match in found:
             if match is None or match.start() > place:
                 return
-            if place < match.end() and self._accepts(rank, match):
+            if place < match.end():
                 yield match
 
     def _accepts(self, rank: int, match: re.Match[bytes]) -> bool:

@@ -15,7 +15,7 @@ from clawcli.ingest.placing import moment
 from clawcli.messages import Message, ToolCall, hash128
 
 _BLOCK_TOKENS = 256
-PLACED = tuple(Placement.__slots__)
+PLACED = Placement.__struct_fields__
 COLUMNS = (
     "step_uid",
     "source_uid",
@@ -30,6 +30,7 @@ COLUMNS = (
     "reasoning",
     "tool_calls",
     "started_at",
+    "ended_at",
     "state_kind",
     "state_hash",
     "next_hash",
@@ -93,6 +94,7 @@ def _request(call: Call) -> Request:
         system=_text_hash(call.system),
         tools=_text_hash(call.tools),
         started_at=_whole_us(call.started_at),
+        ended_at=call.ended_at,
         native_id=call.native_id or "",
         log_format=call.log_format,
         task_id=call.task_id,
@@ -309,7 +311,7 @@ class Rebuilder:
         key = (row["native_id"], row["source_uid"], row["source_offset"], row["state_hash"])
         if (known := self._calls.get(key)) is not None:
             return known
-        started = row["started_at"]
+        started, ended = row["started_at"], row["ended_at"]
         is_main = row["trajectory_kind"] in ("main", "subagent")
         episode = row["trajectory_reward"]
         # an episode reward stands on the last step too, without having been logged there
@@ -320,6 +322,7 @@ class Rebuilder:
             system=_text_hash(system),
             tools=_text_hash(tools),
             started_at=None if started is None else started.timestamp(),
+            ended_at=None if ended is None else ended.timestamp(),
             native_id=row["native_id"] or "",
             log_format=row["log_format"],
             task_id=row["task_id"],

@@ -87,7 +87,7 @@ def calls(raw: bytes, context: Context) -> list[Call]:
         if not is_message(value):
             raise Fate("rejected", "no_messages", "the record holds no request and no message")
         return [unknown_state(call_of(value))]
-    url = None if isinstance(record.request, str) else _REQUEST.rest(record.request).get("url")
+    url = pairs.url_of(record.request, _REQUEST)
     if url is not None and (
         request.messages is None or pairs.path_of(url).endswith("/count_tokens")
     ):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from clawcli.ingest.calls import text, to_message
+from clawcli.ingest.calls import Digested, digested, text, to_message
 from clawcli.messages import Message, content_and_parts
 
 _CLIENT_CALLS = {
@@ -46,19 +46,19 @@ class Action(NamedTuple):
     is_refusal: bool
 
 
-def to_messages(value: Any) -> list[Message]:
+def to_messages(value: Any) -> list[Digested]:
     """Turn the input of a request into messages.
 
     Args:
         value: a string, a list of items, or null.
 
     Example:
-        >>> [m.role for m in to_messages([{"type": "function_call"}, {"role": "user"}])]
+        >>> [m.message.role for m in to_messages([{"type": "function_call"}, {"role": "user"}])]
         ['assistant', 'user']
     """
     if isinstance(value, str):
-        return [Message("user", value)]
-    found: list[Message] = []
+        return [digested(Message("user", value))]
+    found: list[Digested] = []
     said: list[dict[str, Any]] = []
     for item in value if isinstance(value, list) else ():
         item = item if isinstance(item, dict) else {"role": "user", "content": item}
@@ -66,10 +66,18 @@ def to_messages(value: Any) -> list[Message]:
             said.append(item)
             continue
         if said:
-            found.append(to_action(said).message)
+            found.append(_repeated(said))
             said = []
         found.append(_heard(item))
-    return [*found, to_action(said).message] if said else found
+    return [*found, _repeated(said)] if said else found
+
+
+def _repeated(said: list[dict[str, Any]]) -> Digested:
+    """Turn the output of an earlier response into the message that it was."""
+    action = to_action(said)
+    found = digested(action.message)
+    found.extra = action.metadata or None
+    return found
 
 
 def to_action(items: Iterable[dict[str, Any]]) -> Action:
@@ -124,24 +132,28 @@ def _is_said(item: dict[str, Any]) -> bool:
 _SERVER_ITEMS = frozenset({"mcp_list_tools", "mcp_approval_request"})
 
 
-def _heard(item: dict[str, Any]) -> Message:
+def _heard(item: dict[str, Any]) -> Digested:
     """Turn an item that no model said into its message."""
     kind = _type(item)
     if kind == "message":
-        return Message(
-            text(item.get("role")) or "user",
-            *content_and_parts(_parts(item.get("content"))),
-            name=text(item.get("name")),
-        )
-    if kind.endswith("_output"):
+        content, parts = content_and_parts(_parts(item.get("content")))
+        role, name = text(item.get("role")) or "user", text(item.get("name"))
+        found = digested(Message(role, content, parts, name=name))
+        left = _leftover(item, set())
+    elif kind.endswith("_output"):
         content, parts = content_and_parts(item.get("output"))
         call_id = text(item.get("call_id")) or text(item.get("id"))
-        return Message("tool", content, parts, tool_call_id=call_id)
-    if kind == "mcp_approval_response":
+        found = digested(Message("tool", content, parts, tool_call_id=call_id))
+        left = _leftover(item, set())
+    elif kind == "mcp_approval_response":
         call_id = text(item.get("approval_request_id"))
-        return Message("tool", parts=_json([item]), tool_call_id=call_id)
-    # opaque to everybody but the server, such as compaction
-    return Message("assistant", parts=_json([item]))
+        return digested(Message("tool", parts=_json([item]), tool_call_id=call_id))
+    else:
+        # opaque to everybody but the server, such as compaction
+        return digested(Message("assistant", parts=_json([item])))
+    if len(left) > 1 or kind not in ("message", "function_call_output"):
+        found.extra = {"items": [left]}
+    return found
 
 
 def _call(kind: str, item: dict[str, Any]) -> dict[str, Any]:
@@ -177,9 +189,10 @@ def _joined(parts: Any) -> str:
 def _leftover(item: dict[str, Any], answered: set[Any]) -> dict[str, Any]:
     """List what the message of a response does not hold of one of its items."""
     kind = _type(item)
-    if kind not in _HELD or (kind.endswith("_call") and _call_id(item) in answered):
+    held = {"call_id", "output"} if kind.endswith("_output") else _HELD.get(kind)
+    if held is None or (kind.endswith(("_call", "_output")) and _call_id(item) in answered):
         return {"type": kind}
-    kept = {k: v for k, v in item.items() if k not in _HELD[kind] and v not in (None, [])}
+    kept = {k: v for k, v in item.items() if k not in held and v not in (None, [])}
     if kept.get("status") == "completed":
         del kept["status"]
     if kind == "message":

@@ -16,11 +16,7 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import (
-    Call,
-    Context,
-    Fate,
-)
+from clawcli.ingest.calls import Call, Context, Fate
 from clawcli.ingest.formats import completions, pairs, streams
 from clawcli.ingest.formats.layers import Layer
 
@@ -103,7 +99,7 @@ def unknown_state(call: Call) -> Call:
 
 def _call(record: Any, request: Any, context: Context) -> Call:
     if request.messages is None:
-        if (url := _url(record.request)) is not None:
+        if (url := pairs.url_of(record.request, _REQUEST)) is not None:
             raise pairs.other_call(url)
         known = pairs.known_of(_RECORD.rest(record))
         raise Fate("rejected", "no_messages", "the request has no messages", **known)
@@ -130,12 +126,6 @@ def _parameters(record: Any, beside: dict[str, Any]) -> dict[str, Any]:
             record.tools = msgspec.json.encode(tools)
         return record.kwargs
     return {key: beside.pop(key) for key in completions.PARAMETERS & beside.keys()}
-
-
-def _url(request: Any) -> Any:
-    return (
-        None if request is None or isinstance(request, str) else _REQUEST.rest(request).get("url")
-    )
 
 
 def _misshapen(raw: bytes, error: msgspec.ValidationError) -> Fate:

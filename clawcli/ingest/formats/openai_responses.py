@@ -22,7 +22,6 @@ from clawcli.ingest.calls import (
     Node,
     Session,
     conversation,
-    digested,
     seconds,
     split_system,
     text,
@@ -146,13 +145,13 @@ def _open(ordinal: int, record: dict[str, Any], file: _File) -> None:
     Raises:
         Fate: no response comes of it.
     """
-    if "response" not in record or "type" in record:
-        if record.get("object") in _OBJECTS:
-            file.turns.append(_Turn([ordinal], None, record))
-        elif str(record.get("type")).startswith("response.") or record.get("type") == "error":
-            file.events.append((ordinal, record))
-        else:
+    if str(record.get("type")).startswith("response.") or record.get("type") == "error":
+        file.events.append((ordinal, record))
+        return
+    if "response" not in record:
+        if record.get("object") not in _OBJECTS:
             raise Fate("rejected", "no_response", "the record holds no response")
+        file.turns.append(_Turn([ordinal], None, record))
         return
     logged = record.get("request")
     request, _ = pairs.body_of(logged)
@@ -299,13 +298,12 @@ def _place(turn: _Turn, started: dict[str, Any]) -> None:
     """Give a turn its state and its call."""
     before = turn.previous if turn.previous and turn.previous.call else None
     request = turn.request or {}
-    heard = [digested(message) for message in items.to_messages(request.get("input"))]
+    heard = items.to_messages(request.get("input"))
     if before is not None and (turn.previous_id or turn.talk):
         turn.lead, state, with_lead = before.lead, before.after, before.after_lead
         turn.is_partial |= before.is_partial
     else:
-        first = items.to_messages(started.get(turn.talk or ""))
-        whole = [*map(digested, first), *heard]
+        whole = [*items.to_messages(started.get(turn.talk or "")), *heard]
         turn.lead, heard = split_system(whole)
         state, with_lead = EMPTY, conversation(whole[: len(whole) - len(heard)])
     state = conversation(heard, state)
@@ -335,7 +333,7 @@ def _close(turn: _Turn, state: Node, with_lead: Node) -> None:
     if turn.call.step_kind == "compaction":
         turn.lead = ""
         output = items.to_messages(turn.response["output"])
-        turn.after = turn.after_lead = conversation(map(digested, output))
+        turn.after = turn.after_lead = conversation(output)
         return
     action = turn.call.choices[0].action
     turn.after = state.then(action)

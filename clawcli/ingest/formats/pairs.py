@@ -39,6 +39,11 @@ def path_of(url: Any) -> str:
     return url.split("?")[0].rstrip("/") if isinstance(url, str) else ""
 
 
+def url_of(request: Any, layer: Layer) -> Any:
+    """Return the address of a request as layer read it; null where none is logged."""
+    return None if request is None or isinstance(request, str) else layer.rest(request).get("url")
+
+
 def other_call(url: Any) -> Fate:
     """Make the fate of a logged HTTP call that a format does not read."""
     path = path_of(url)

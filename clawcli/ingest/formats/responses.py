@@ -59,8 +59,8 @@ def instructions_text(value: Any) -> str:
     """Read instructions: a text, or items that are texts."""
     if not isinstance(value, list):
         return text(value) or ""
-    found = [message.content or message.parts or "" for message in items.to_messages(value)]
-    return "\n\n".join(found)
+    found = [item.message for item in items.to_messages(value)]
+    return "\n\n".join(message.content or message.parts or "" for message in found)
 
 
 def call_of(response: dict[str, Any], state: Node, request: dict[str, Any] | None) -> Call:

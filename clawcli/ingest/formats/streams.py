@@ -1,8 +1,7 @@
-"""Join the pieces of a streamed answer into the response object that it would have been.
+"""Read logged streams, and join chunks of OpenAI chat completions into the response they make.
 
-Three APIs: chunks of OpenAI chat completions, events of the OpenAI Responses API, and events of the
-Anthropic Messages API. What a cut stream did not send stays missing, and nothing here decides
-whether that is an answer.
+Streams of other APIs are joined in events.py. What a cut stream did not send stays missing, and
+nothing here decides whether that is an answer.
 """
 
 from __future__ import annotations
@@ -163,7 +162,10 @@ class _Joined:
     def _continued(self, key: str, old: Any, value: Any) -> Any:
         if isinstance(value, str) and key in _CHAT_TEXT:
             if isinstance(old, list):
-                return [*old, {"type": "text", "text": value}]
+                if not old or not isinstance(old[-1], _Joined):
+                    old.append(_Joined())
+                old[-1].add({"type": "text", "text": value})
+                return old
             text = old if isinstance(old, _Text) else _Text()
             if key != "name" or text.pieces[:1] != [value]:  # some servers repeat the name
                 text.pieces.append(value)
@@ -241,4 +243,6 @@ def _is_named(piece: dict[str, Any]) -> bool:
 
 
 def _value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_value(item) for item in value]
     return value.value() if isinstance(value, _Joined | _Text | _Entries) else value
