@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,31 +45,40 @@ OPEN_CONVERSATIONS = 200
 
 
 class Text:
-    """Text that looks like what an agent reads."""
+    """Text that looks like what an agent reads: one project has few names, and often the same."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.names = self.random.sample(WORDS, 24)
+        self.recent: deque[str] = deque(maxlen=400)
 
     def lines(self, num_bytes: int) -> str:
         """Make about num_bytes of lines."""
         pick, found, size = self.random, [], 0
         while size < num_bytes:
-            words = pick.sample(WORDS, 4)
+            if len(self.recent) > 8 and pick.random() < 0.1:  # files are read again
+                start = pick.randrange(len(self.recent) - 8)
+                again = [self.recent[start + place] for place in range(8)]
+                found += again
+                size += sum(map(len, again)) + 8
+                continue
+            words = pick.choices(self.names, k=4)
             line = pick.choice(_LINES).format(
                 a=words[0],
                 b=words[1],
                 c=words[2],
                 d=words[3],
-                n=pick.randrange(1, 4000),
+                n=pick.randrange(1, 100),
                 m=pick.randrange(1, 29),
             )
             found.append(line)
+            self.recent.append(line)
             size += len(line) + 1
         return "\n".join(found)
 
     def prose(self, num_bytes: int) -> str:
         """Make about num_bytes of words."""
-        return " ".join(self.random.choices(WORDS, k=max(1, num_bytes // 7)))
+        return " ".join(self.random.choices(self.names, k=max(1, num_bytes // 7)))
 
     def call_id(self) -> str:
         """Make an id as servers do."""

@@ -44,6 +44,15 @@ def test_read_another_shape_is_a_validation_error(value):
         read(Layer(messages=list[msgspec.Raw] | None), value)
 
 
+@pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity"])
+def test_read_numbers_that_json_has_not_are_no_matter_of_shape(number):
+    layer = Layer(model=Any)
+    for raw in (f'{{"model": {number}}}', f'{{"new": {number}}}'):
+        with pytest.raises(msgspec.DecodeError) as raised:
+            layer.read(raw.encode())
+        assert not isinstance(raised.value, msgspec.ValidationError)
+
+
 def test_read_keys_that_are_data_do_not_pile_up():
     layer = Layer(model=Any)
     for number in range(600):

@@ -83,7 +83,7 @@ def test_calls_bodies_below_body_or_as_text_are_the_same_call():
     for other in (below, as_text, all_text):
         found = call_of(other)
         assert (found.state.exact, found.tools) == (plain.state.exact, plain.tools)
-        assert found.choices[0].action == plain.choices[0].action
+        assert found.choices[0].action.message == plain.choices[0].action.message
         assert (found.model, found.metadata) == (plain.model, plain.metadata)
 
 
@@ -237,9 +237,17 @@ def test_calls_rejected_attempt_keeps_its_labels():
     assert raised.value.known == {"task_id": "3", "trial": 1, "reward": 0.5}
 
 
-def test_calls_what_is_no_json_is_left_to_salvage():
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"request": {"messages": [{"role": "user", "content": NaN}]}, "response": {}}',
+        b'{"request": {"messages": []}, "response": {"usage": Infinity}}',
+        b'{"request": {"messages": []}, "response": {}, "reward": 1e999}',
+    ],
+)
+def test_calls_what_is_no_json_is_left_to_salvage(raw):
     with pytest.raises(msgspec.DecodeError):
-        calls(b'{"request": {"messages": [{"role": "user", "content": NaN}]}, "response": {}}')
+        calls(raw)
 
 
 # answers

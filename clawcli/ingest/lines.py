@@ -43,8 +43,8 @@ class Record(msgspec.Struct, gc=False):
 class Lines:
     """Iterates once over the records that begin in a range of a source.
 
-    Ranges that border on each other give every line once, wherever the borders fall. consumed and
-    the fingerprint keep up with the records that were given; the other attributes hold once the
+    Ranges that border on each other give every line once, wherever the borders fall. The
+    fingerprint keeps up with the records that were given; the other attributes hold once the
     iteration is through.
     """
 
@@ -83,18 +83,8 @@ class Lines:
 
     @property
     def fingerprint(self) -> str:
-        """The xxh3_128 hex of the bytes up to consumed, from start or from the last cut.
-
-        In a range that was not resumed it begins with the first line, which is where the range
-        before leaves off: the fingerprints of ranges follow each other without a gap.
-        """
+        """The xxh3_128 hex of the bytes [start, consumed), or up to the record given last."""
         return self._hash.hexdigest()
-
-    def cut(self) -> str:
-        """Return the fingerprint so far and begin a new one at consumed."""
-        fingerprint = self._hash.hexdigest()
-        self._hash.reset()
-        return fingerprint
 
     @property
     def stored_bytes(self) -> int:
@@ -119,11 +109,14 @@ class Lines:
                 self.problem = stream.problem
             except OSError as error:
                 self.problem = f"{self.source.label} cannot be read on: {error.strerror}."
+            if self.consumed == self.start:
+                self._hash.reset()  # of a line that began before the range, and went through it
 
     def _seek_line(self, stream: Stream) -> int | None:
         """Go to the first line that begins in the range; null = none does."""
         offset, is_inside = self.start, stream.read(1) != b"\n"
         while is_inside and (piece := stream.readline(CHUNK_BYTES)):
+            self._hash.update(piece)
             offset, is_inside = offset + len(piece), piece[-1] != _NEWLINE
         is_beyond = self.end is not None and offset >= self.end
         return None if is_inside or is_beyond else offset
@@ -131,42 +124,43 @@ class Lines:
     def _lines(self, stream: Stream, offset: int) -> Iterator[Record]:
         end = sys.maxsize if self.end is None else self.end
         update, next_line = self._hash.update, partial(stream.readline, MAX_RECORD_BYTES + 1)
-        self.consumed = offset
-        while True:
-            # a line that is a JSON object costs one look at either end
-            for line in iter(next_line, b""):
-                if line[-1] != _NEWLINE or offset >= end:
-                    break
-                update(line)
-                begin, offset = offset, offset + len(line)
-                self.consumed = offset
-                if line[0] == _BRACE:
-                    yield Record(begin, begin, line)
-                elif (record := self._record(line, begin)) is not None:
-                    yield record
-            else:
-                return
-            if offset >= end:
-                return
-            if len(line) <= MAX_RECORD_BYTES:
-                yield from self._last_line(line, offset)
-                return
-            self.oversize.append(Record(offset, offset, line[:FIRST_BYTES]))
-            while line:
-                update(line)
-                offset += len(line)
-                line = b"" if line[-1] == _NEWLINE else stream.readline(CHUNK_BYTES)
+        try:
+            while True:
+                # a line that is a JSON object costs one look at either end
+                for line in iter(next_line, b""):
+                    if line[-1] != _NEWLINE or offset >= end:
+                        break
+                    update(line)
+                    begin, offset = offset, offset + len(line)
+                    if line[0] == _BRACE:
+                        yield Record(begin, begin, line)
+                    elif (record := self._record(line, begin)) is not None:
+                        yield record
+                else:
+                    return
+                if offset >= end:
+                    return
+                if len(line) <= MAX_RECORD_BYTES:
+                    if (record := self._last(line, offset)) is not None:
+                        update(line)
+                        offset += len(line)
+                        yield record
+                    return
+                self.oversize.append(Record(offset, offset, line[:FIRST_BYTES]))
+                while line:
+                    update(line)
+                    offset += len(line)
+                    line = b"" if line[-1] == _NEWLINE else stream.readline(CHUNK_BYTES)
+        finally:
             self.consumed = offset
 
-    def _last_line(self, line: bytes, offset: int) -> Iterator[Record]:
-        r"""Yield a line that no \n ends if it is whole, else keep it as pending."""
+    def _last(self, line: bytes, offset: int) -> Record | None:
+        r"""Make a record of a line that no \n ends if it is whole, else keep it as pending."""
         record = self._record(line, offset)
         if record is not None and is_whole(record.raw):
-            self._hash.update(line)
-            self.consumed += len(line)
-            yield record
-        else:
-            self.pending = record
+            return record
+        self.pending = record
+        return None
 
     def _record(self, line: bytes, offset: int) -> Record | None:
         """Make a record of a line; None = it is blank."""

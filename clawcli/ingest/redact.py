@@ -91,8 +91,9 @@ class Redactor:
             >>> Redactor(b"k").text("clone https://ada:9xk2-Lovelace@example.org/x.git")
             'clone https://ada:[REDACTED:url_password:8ba51d]@example.org/x.git'
         """
-        redacted, changed = self.strings([text])
-        return redacted[0].as_py() if changed[0] else text
+        if self._scanner is None and not self._search.is_suspect(text.encode()):
+            return text
+        return self.strings([text])[0][0].as_py()
 
     def strings(self, texts: Sequence[str | None] | pa.Array) -> tuple[pa.Array, np.ndarray]:
         """Take the secrets out of some texts.

@@ -76,8 +76,14 @@ class SecretSearch:
         self._prefilter = _either([*plain, _HIDDEN])
         marks = [rule.mark or trigger for rule, trigger in zip(rules, plain, strict=True)]
         self._mark = _either(marks)
+        self._marks = [re.compile(mark.encode()) for mark in marks]
+        self._words = [
+            (word.encode(), rank)
+            for rank, rule in enumerate(rules)
+            for word in rule.keywords or ("",)  # which every text holds
+        ]
         try:
-            self.suspects(pa.array(["-"]))
+            pc.match_substring_regex(pa.array([b""]), self._prefilter)
         except pa.ArrowInvalid as error:
             raise ConfigError(
                 "The rules of --redact-rules are together too large to be searched for at once.",
@@ -90,6 +96,10 @@ class SecretSearch:
             return np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
         found = pc.match_substring_regex(texts, self._prefilter).fill_null(False)
         return np.flatnonzero(found.to_numpy(zero_copy_only=False))
+
+    def is_suspect(self, text: bytes) -> bool:
+        """Tell the same of one text, that is short."""
+        return self._hides(text) or next(self._triggers_of(text), None) is not None
 
     def spans(self, texts: Sequence[bytes]) -> list[list[Span]]:
         """Find the secrets of some suspects: for each text its spans, in no order."""
@@ -107,12 +117,15 @@ class SecretSearch:
         """Yield a text, and if a trigger may hide in it, how it reads level by level."""
         text = View(data)
         yield text
-        if (b"\\u00" in data or b"\0" in data) and self._hidden.search(data):
+        if self._hides(data):
             levels = list(text.levels())
             yield from levels
             for level in (text, *levels):
                 if (letters := level.without_nuls()) is not None:
                     yield letters
+
+    def _hides(self, text: bytes) -> bool:
+        return (b"\\u00" in text or b"\0" in text) and self._hidden.search(text) is not None
 
     def _triggered(self, texts: Sequence[bytes]) -> Iterator[Iterator[tuple[int, int]]]:
         """Yield for each text where triggers begin, and the ranks of their rules."""
@@ -135,10 +148,11 @@ class SecretSearch:
 
     def _triggers_of(self, text: bytes) -> Iterator[tuple[int, int]]:
         lowered = text.lower()
-        for rank, (rule, trigger) in enumerate(zip(self.rules, self._triggers, strict=True)):
-            if not rule.keywords or any(word.encode() in lowered for word in rule.keywords):
-                for found in trigger.finditer(text):
-                    yield found.start(), rank
+        for rank in sorted({rank for word, rank in self._words if word in lowered}):
+            for found in self._marks[rank].finditer(text):
+                place = found.start()
+                if self._triggers[rank].match(text, place, place + _LONGEST_TRIGGER_BYTES):
+                    yield place, rank
 
     def _ranks(self, data: bytes, place: int) -> Iterator[int]:
         """Yield the rules whose trigger begins at a place."""

@@ -304,12 +304,12 @@ def set_usage(call: Call, usage: Any) -> dict[str, Any]:
     call.cached_tokens = _detail(usage, "prompt_tokens_details", "cached_tokens")
     if call.cached_tokens is None:
         call.cached_tokens = integer(usage.get("prompt_cache_hit_tokens"))
-    kept: dict[str, Any] = {}
-    for key, value in usage.items():
+    kept = {key: value for key, value in usage.items() if value and key not in _COUNTED}
+    for key, value in list(kept.items()):
         if isinstance(value, dict):
-            value = {k: v for k, v in value.items() if v and k not in _COUNTED}
-        if value and key not in _COUNTED:
-            kept[key] = value
+            kept[key] = {k: v for k, v in value.items() if v and k not in _COUNTED}
+            if not kept[key]:
+                del kept[key]
     return kept
 
 

@@ -45,12 +45,13 @@ class Layer:
             msgspec.DecodeError: it is no JSON.
             msgspec.ValidationError: it is no object, or a declared key has another type.
         """
-        try:
-            return self._decode(raw)
-        except msgspec.ValidationError:
-            if not self._learn(raw):
-                raise
-        return self._decode(raw)
+        while True:
+            try:
+                return self._decode(raw)
+            except msgspec.ValidationError:
+                if not self._learn(raw):
+                    _check_values(raw)
+                    raise
 
     def rest(self, found: msgspec.Struct) -> dict[str, Any]:
         """Collect what stood under keys that are not declared; nulls left out."""
@@ -95,6 +96,15 @@ class Layer:
         if new or any(deeper):
             self._build()
         return bool(new) or any(deeper)
+
+
+def _check_values(raw: bytes | str | msgspec.Raw) -> None:
+    """Raise a DecodeError where values are what Python writes and JSON does not allow."""
+    try:
+        msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:
+        # numbers out of range are told as if they were of a wrong type
+        raise msgspec.DecodeError(str(error)) from error
 
 
 class Memo(Generic[_Value]):
