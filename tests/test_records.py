@@ -344,7 +344,9 @@ def test_array_damaged_elements_harm_no_other(tmp_path):
     assert array.problem is None
 
 
-@pytest.mark.parametrize("rest", [b', {"b"', b', {"b": "', b', {"b": {}', b",", b""])
+@pytest.mark.parametrize(
+    "rest", [b', {"b"', b', {"b": "}, {"', b', {"b": "}]', b', {"b": {}', b",", b""]
+)
 def test_array_that_is_cut_keeps_whole_elements_and_grows(tmp_path, rest):
     data = b'[{"a": 1}, {"a": 2}'
     begin, array, found = read(source_of(tmp_path, data + rest, "a.json"))
@@ -471,6 +473,15 @@ def test_head_has_20_samples_that_decode_whatever_is_between(tmp_path):
     assert begin.first == b"garbage"
 
 
+def test_head_samples_are_20_even_of_glued_records(tmp_path):
+    assert len(head(source_of(tmp_path, b'{"a":1}' * 25 + b"\n")).samples) == 20
+
+
+def test_head_of_many_blanks_before_the_first_line_is_lines(tmp_path):
+    begin, _, found = read(source_of(tmp_path, b"\n" * (1 << 20) + G1))
+    assert (begin.container, begin.first, len(found)) == ("lines", G1.strip(), 1)
+
+
 def test_head_of_standard_input_loses_nothing(monkeypatch):
     data = G1 * 50_000
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(data))))
@@ -535,13 +546,16 @@ def test_archive_of_zstd_entries_is_read_and_damage_in_one_is_told(tmp_path):
         )
     (tmp_path / "a.eval").write_bytes(data)
     assert [value["sample"]["id"] for value in decoded(read(source)[2])[0]] == [2, 10, 1]
-    broken = data.replace(
-        packed["samples/10_epoch_1.json"], bytes(len(packed["samples/10_epoch_1.json"]))
-    )
-    (tmp_path / "a.eval").write_bytes(broken)
-    _, all_of, found = read(source)
-    assert len(found) == 1
-    assert "samples/10_epoch_1.json cannot be read: the zstd stream breaks off" in all_of.problem
+    entry = packed["samples/10_epoch_1.json"]
+    checksum = zlib.crc32(plain["samples/10_epoch_1.json"]).to_bytes(4, "little")
+    for good, bad, reason in (
+        (entry, bytes(len(entry)), "the zstd stream breaks off"),
+        (checksum, b"abcd", "its checksum is wrong"),
+    ):
+        (tmp_path / "a.eval").write_bytes(data.replace(good, bad))
+        _, all_of, found = read(source)
+        assert len(found) == 1
+        assert f"samples/10_epoch_1.json cannot be read: {reason}" in all_of.problem
 
 
 def test_archive_entry_that_is_damaged_is_told_and_those_before_are_kept(tmp_path):

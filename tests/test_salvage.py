@@ -97,6 +97,11 @@ def test_salvage_splice_keeps_the_tail_and_rejects_the_head(head, tail):
     assert reasons(head + tail) == [(0, len(head), "spliced_head")]
 
 
+def test_salvage_splice_behind_many_objects_is_found():
+    raw = b'junk{"a":[' + b'{"b":1},' * 300 + b'!{"z":1}'
+    assert pieces(raw) == [(len(raw) - 7, b'{"z":1}', [])]
+
+
 def test_salvage_splice_of_three_keeps_the_last():
     raw = b'{"a":"x{"b":"y{"c":1}'
     assert pieces(raw) == [(14, b'{"c":1}', [])]

@@ -24,7 +24,7 @@ def zst(data, level=3, **options):
 
 ZST = zst(LINES)
 CHECKED = zst(LINES, write_content_size=False, write_checksum=True)
-SKIPPABLE = b"\x50\x2a\x4d\x18" + struct.pack("<I", 4) + b"abcd"
+SKIPPABLE = b"\x5f\x2a\x4d\x18" + struct.pack("<I", 4) + b"abcd"
 
 
 def read(tmp_path, data, name="a.jsonl", start=0):
@@ -106,8 +106,9 @@ def test_open_flipped_byte_keeps_what_came_before(tmp_path):
 
 
 def test_open_gzip_that_breaks_gives_all_that_its_own_decoder_can(tmp_path):
-    packed = GZ[: len(GZ) // 2]
-    assert read(tmp_path, packed)[0] == zlib.decompressobj(31).decompress(packed)
+    zeros = gzip.compress(bytes(400_000))
+    for packed in (GZ[: len(GZ) // 2], *(zeros[:cut] for cut in range(20, len(zeros)))):
+        assert read(tmp_path, packed)[0] == zlib.decompressobj(31).decompress(packed)
 
 
 def zeros(kind, mib):
@@ -265,9 +266,13 @@ def test_stored_bytes_reach_the_size(tmp_path):
 
 def test_open_folder_that_is_one_source_stops_at_a_file_that_is_gone(tmp_path):
     (tmp_path / "event-0-a.json").write_bytes(b"{}")
-    (tmp_path / "event-1-b.json").write_bytes(GZ)
+    (tmp_path / "event-1-b.json").write_bytes(b"[1]")
     (tmp_path / "event-3-c.json").write_bytes(b"{}")
     names = ("event-0-a.json", "event-1-b.json", "event-2-x.json", "event-3-c.json")
     with open_bytes(Found(str(tmp_path), members=names)) as stream:
-        assert stream.read() == b"{}\n" + LINES.replace(b"\n", b" ")
+        assert stream.read() == b"{}\n[1]"
     assert stream.problem.startswith(f"{tmp_path}/event-2-x.json cannot be read")
+    (tmp_path / "event-1-b.json").write_bytes(GZ[:-1])
+    with open_bytes(Found(str(tmp_path), members=names)) as stream:
+        assert stream.read() == b"{}\n" + LINES.replace(b"\n", b" ")
+    assert stream.problem.startswith(f"{tmp_path}/event-1-b.json: the gzip stream breaks off")

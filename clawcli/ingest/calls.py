@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import xxhash
@@ -208,6 +208,8 @@ class Context:
     messages: MessageCache = field(default_factory=MessageCache)
     path: str = ""
     """Path of the source, as it is stored and shown."""
+    odd_records: int = 0
+    """Records of the source that had more to them than a quick look takes in."""
 
 
 @dataclass(slots=True)
@@ -309,12 +311,58 @@ def digested(message: Message, loss_weight: float | None = None) -> Digested:
     return Digested(message, *messages.digests(message), loss_weight)
 
 
+class _PlainFunction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    name: str
+    arguments: str
+
+
+class _PlainToolCall(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    function: _PlainFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+
+
+class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A chat message that has these keys and no others: most have."""
+
+    role: str
+    content: str | None = None
+    tool_calls: list[_PlainToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    def digested(self) -> Digested:
+        """Make what to_message makes of the same keys, and digest it."""
+        calls = self.tool_calls
+        message = Message(
+            self.role,
+            self.content or "",
+            None,
+            tuple([_plain_call(call) for call in calls]) if calls else None,
+            self.tool_call_id,
+            self.name,
+        )
+        return Digested(message, *messages.digests(message))
+
+
+def _plain_call(call: _PlainToolCall) -> ToolCall:
+    arguments = call.function.arguments
+    return ToolCall(call.id or None, call.function.name, arguments, _is_object(arguments))
+
+
+_plain_message = msgspec.json.Decoder(PlainMessage).decode
+
+
 def read_chat_message(raw: bytes) -> Sequence[Digested]:
     """Decode one message in the OpenAI chat form.
 
     Raises:
         Fate: it is not an object with a role.
     """
+    try:
+        return (_plain_message(raw).digested(),)
+    except msgspec.ValidationError:
+        pass  # it has more to it
     value = msgspec.json.decode(raw)
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise Fate("rejected", "bad_message", "a message is not an object with a role")
@@ -445,9 +493,13 @@ def _tool_call(call: dict[str, Any]) -> ToolCall:
 
 def _is_object(text: str) -> bool:
     try:
-        return isinstance(msgspec.json.decode(text), dict)
+        _object(text)
     except (msgspec.DecodeError, RecursionError):
         return False
+    return True
+
+
+_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def split_system(items: list[Digested]) -> tuple[str, list[Digested]]:
@@ -503,8 +555,8 @@ def version_number(value: Any) -> int | None:
 
 def seconds(value: Any) -> float | None:
     """Read a time: seconds (or ms, us, ns) since the epoch, or ISO 8601; else null."""
-    if value is None:
-        return None
+    if value is None or (type(value) is float and 0 <= value <= _YEAR_5138_S):
+        return value
     if isinstance(value, str):
         try:
             parsed = datetime.fromisoformat(value)

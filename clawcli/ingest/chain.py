@@ -26,7 +26,7 @@ from clawcli.ingest.calls import Node
 
 _HASH_BYTES = 16
 _LOOSE, _STATE = b"loose:", b"state:"
-Order = tuple[float, int, bytes, str]
+Order = tuple[int, int, bytes, str]
 
 
 class Request(msgspec.Struct, eq=False):
@@ -52,8 +52,9 @@ class Request(msgspec.Struct, eq=False):
     system: bytes = b""
     tools: bytes = b""
     log_format: str = ""
-    started_at: float | None = None
-    ended_at: float | None = None
+    started_us: int | None = None
+    """Microseconds since the epoch, as the column holds them."""
+    ended_us: int | None = None
     native_id: str = ""
     task_id: str | None = None
     trial: int | None = None
@@ -81,7 +82,7 @@ class Request(msgspec.Struct, eq=False):
     items: bytes = b""
     """Without node: exact digests of the messages of the state, 16 bytes each."""
     choices: list[Step] = []
-    order: Order = (0.0, 0, b"", "")
+    order: Order = (0, 0, b"", "")
     """Place of the call among all others."""
 
     def digests(self) -> list[bytes]:
@@ -172,7 +173,7 @@ class Step(msgspec.Struct, eq=False):
     prefix_broken: str | None = None
     ambiguous: bool = False
     children: list[Step] = []
-    latest: Order = (0.0, 0, b"", "")
+    latest: Order = (0, 0, b"", "")
     """Highest order in the subtree below."""
     placed: Placement | None = None
     """Where it stands now."""
@@ -214,38 +215,44 @@ class Index:
         self.waiting: dict[bytes, list[Step]] = defaultdict(list)
         """Steps by the next_hash, or the state, of what they would continue."""
 
-    def _places(self, step: Step) -> list[tuple[dict[bytes, list[Step]], bytes]]:
-        request = step.request
-        found = [
-            (self.by_next, step.next_hash),
-            (self.by_loose, step.next_loose),
-            (self.by_state, request.state_hash),
-            (self.by_action, step.action_loose),
-        ]
-        found.extend((self.waiting, key) for key in request.waits_for())
-        return found
-
     def add(self, step: Step) -> None:
         """Register a step."""
+        request = step.request
         self.by_uid[step.uid] = step
-        if step.request.is_cut:
+        if request.is_cut:
             return  # nobody continues a finished conversation but by its key
-        for places, key in self._places(step):
-            places[key].append(step)
-        if step.request.trajectory is not None:
-            self.by_trajectory[step.request.trajectory].append(step)
+        self.by_next[step.next_hash].append(step)
+        if step.next_loose != step.next_hash:
+            self.by_loose[step.next_loose].append(step)
+        self.by_state[request.state_hash].append(step)
+        self.by_action[step.action_loose].append(step)
+        if request.last or request.tail:
+            for key in request.waits_for():
+                self.waiting[key].append(step)
+        if request.trajectory is not None:
+            self.by_trajectory[request.trajectory].append(step)
 
     def discard(self, step: Step) -> None:
         """Forget a step; the table still has it."""
         if self.by_uid.get(step.uid) is not step:
             return
         del self.by_uid[step.uid]
-        if step.request.is_cut:
+        request = step.request
+        if request.is_cut:
             return
-        for places, key in self._places(step):
-            _remove(places, key, step)
-        if step.request.trajectory is not None:
-            _remove(self.by_trajectory, step.request.trajectory, step)
+        _remove(self.by_next, step.next_hash, step)
+        _remove(self.by_loose, step.next_loose, step)
+        _remove(self.by_state, request.state_hash, step)
+        _remove(self.by_action, step.action_loose, step)
+        for key in request.waits_for():
+            _remove(self.waiting, key, step)
+        if request.trajectory is not None:
+            _remove(self.by_trajectory, request.trajectory, step)
+
+    def ending(self, loose: bytes) -> list[Step]:
+        """List the steps whose messages and action, reasoning left out, hash to loose."""
+        # where there is no reasoning the two hashes are one, and by_next has the step
+        return [*self.by_loose.get(loose, ()), *self.by_next.get(loose, ())]
 
 
 def _remove(places: dict, key: bytes | str, step: Step) -> None:
@@ -270,13 +277,16 @@ def link(new: Sequence[Step], index: Index) -> list[Step]:
         index.add(step)
     requests = {id(step.request): step.request for step in new}
     touched = [root(step) for step in _take_back(new, index, requests)]
-    ordered = sorted(requests.values(), key=lambda request: request.order)
+    ordered = sorted(
+        (r for r in requests.values() if r.last or r.tail or r.is_cut or r.trajectory is not None),
+        key=lambda request: request.order,
+    )
     # edited histories come second: only when all others are linked is it certain that no circle
     # arises, and without timestamps nothing else tells what was earlier
     unlinked = [r for r in ordered if not _attach(r, index, edited=False)]
     for request in unlinked:
         _attach(request, index, edited=True)
-    touched.extend(root(step) for request in ordered for step in request.choices)
+    touched.extend(root(step) for request in requests.values() for step in request.choices)
     roots = {step.uid: step for top in touched for step in root(top).request.choices}
     return sorted(roots.values(), key=lambda s: (s.request.order, s.choice_index))
 
@@ -292,11 +302,15 @@ def _take_back(new: Sequence[Step], index: Index, requests: dict[int, Request]) 
     """Loosen linked steps whose predecessor is to be sought again; return what they hung on."""
     arrived = {id(step) for step in new}
     again: dict[int, Step] = {}
+    if not index.waiting:
+        return []
     for step in new:
         if step.request.is_cut:
             continue
         for key in step.awaited_by():
-            again.update((id(s), s) for s in index.waiting.get(key, ()) if id(s) not in arrived)
+            for waiting in index.waiting.get(key, ()):
+                if id(waiting) not in arrived:
+                    again[id(waiting)] = waiting
         if step.request.last and len(index.by_next.get(step.request.lookup, ())) > 1:
             # among equal candidates the order decides, so all who ask for them are asked again
             waiting = index.waiting.get(step.request.lookup, ())
@@ -366,12 +380,12 @@ def _strong_tiers(request: Request, index: Index) -> Iterator[tuple[str | None, 
         yield "no_action", [s for s in before if s.request.order < request.order]
     if request.last:
         yield None, index.by_next.get(request.lookup, [])
-        yield "reasoning_changed", index.by_loose.get(request.lookup_loose, [])
+        yield "reasoning_changed", index.ending(request.lookup_loose)
 
 
 def _weak_tiers(request: Request, index: Index) -> Iterator[tuple[str | None, list[Step]]]:
     """Yield candidates on weak evidence, so that time and other followers speak against them."""
-    timed, order = request.started_at is not None, request.order
+    timed, order = request.started_us is not None, request.order
     for cause, candidates in _weak_candidates(request, index):
         yield (
             cause,

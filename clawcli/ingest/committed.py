@@ -144,7 +144,7 @@ class Committed:
         states: set[bytes] = set()
         index = self.index
         for request in {id(s.request): s.request for s in calls if s.request.last}.values():
-            if request.lookup not in index.by_next and request.lookup_loose not in index.by_loose:
+            if request.lookup not in index.by_next and not index.ending(request.lookup_loose):
                 states.update(request.chain()[1 : request.last])
         return states
 

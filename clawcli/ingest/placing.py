@@ -6,14 +6,16 @@ placements however many commits they came in, so what changed in a table is foun
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from clawcli.ingest import chain
-from clawcli.ingest.chain import Placement, Step, Trajectory
+from clawcli.ingest.chain import Placement, Request, Step, Trajectory
 from clawcli.messages import hash128
+
+_YEAR_10000_S = 253_402_300_800
+_DAY_US = 86_400_000_000
 
 
 def tree(root: Step) -> Iterator[Step]:
@@ -32,13 +34,58 @@ def place(roots: Sequence[Step]) -> list[Step]:
         roots: steps without a parent, all choices of a call together.
 
     Returns:
-        All steps of the trees, trajectory by trajectory, in order.
+        All steps of the trees, steps of one trajectory in order.
     """
-    found = chain.trajectories(roots)
+    alone = [step for step in roots if _is_alone(step)]
+    for step in alone:
+        _place_alone(step)
+    if len(alone) == len(roots):
+        return alone
+    found = chain.trajectories([step for step in roots if not _is_alone(step)])
     _name(found)
     for trajectory in found:
         _place(trajectory)
-    return [step for trajectory in found for step in trajectory.steps]
+    return alone + [step for trajectory in found for step in trajectory.steps]
+
+
+def _is_alone(step: Step) -> bool:
+    """Tell whether an attempt is one step, named by itself: most calls of a log of single calls."""
+    request = step.request
+    return not step.children and len(request.choices) == 1 and request.trajectory is None
+
+
+def _place_alone(step: Step) -> None:
+    request = step.request
+    kind = request.kind or "main"
+    step.latest = request.order
+    reward = request.reward if request.reward is not None else request.trajectory_reward
+    step.placed = Placement(
+        None,
+        step.prefix_messages,
+        step.prefix_broken,
+        hash128(step.uid, kind),
+        request.parent_trajectory,
+        kind,
+        0,
+        _group(request, step, request.task_id, request.agent),
+        request.task_id,
+        request.trial,
+        request.agent,
+        reward,
+        request.trajectory_reward,
+        None if reward is None else "log",
+        request.loss_weight,
+        _date(request.started_us if request.started_us is not None else request.ended_us),
+    )
+
+
+def _group(root: Request, first: Step, task_id: str | None, agent: str | None) -> str:
+    """Name the group of an attempt: of its task where one is logged, else of its beginning."""
+    if task_id is not None:
+        return hash128(root.log_format, task_id, root.system, root.tools, agent)
+    if not root.depth:
+        return hash128(first.uid)  # nothing is known of what it was asked
+    return hash128(root.system, root.tools, root.state_hash)
 
 
 def _name(found: Iterable[Trajectory]) -> None:
@@ -58,7 +105,8 @@ def _name(found: Iterable[Trajectory]) -> None:
 def _place(trajectory: Trajectory) -> None:
     steps = trajectory.steps
     requests = [step.request for step in _lineage(trajectory)]
-    first = _first_step(trajectory).request
+    begin = _first_step(trajectory)
+    first = begin.request
     task_id = _first(request.task_id for request in requests)
     agent = _first(request.agent for request in requests)
     trial = _first(request.trial for request in requests)
@@ -67,12 +115,9 @@ def _place(trajectory: Trajectory) -> None:
     logged = episode is not None or any(reward is not None for reward in rewards)
     if episode is not None and all(reward is None for reward in rewards):
         rewards[-1] = episode
-    times = ((step.request.started_at, step.request.ended_at) for step in steps)
+    times = ((step.request.started_us, step.request.ended_us) for step in steps)
     log_date = _date(_first(time for both in times for time in both))
-    if task_id is not None:
-        group_uid = hash128(first.log_format, task_id, first.system, first.tools, agent)
-    else:
-        group_uid = hash128(first.system, first.tools, first.state_hash)
+    group_uid = _group(first, begin, task_id, agent)
     parent = trajectory.parent.uid if trajectory.parent else first.parent_trajectory
     # the attempt went another way, and nobody judged this one
     is_unjudged = trajectory.kind == "branch" and not logged
@@ -120,16 +165,20 @@ def _first(values: Iterable[Any]) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def moment(seconds: float | None) -> datetime | None:
-    """Turn seconds since the epoch into a time; null where none can hold it."""
-    if seconds is None or not math.isfinite(seconds):
+def microseconds(seconds: float | None) -> int | None:
+    """Turn seconds since the epoch into whole microseconds; null where no column can hold them."""
+    if seconds is None or not 0 <= seconds < _YEAR_10000_S:
         return None
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, OSError, ValueError):
-        return None
+    return round(seconds * 1e6)
 
 
-def _date(seconds: float | None) -> str:
-    when = moment(seconds)
-    return "unknown" if when is None else str(when.date())
+def _date(us: int | None) -> str:
+    if us is None:
+        return "unknown"
+    day = us // _DAY_US
+    if (known := _DATES.get(day)) is None:
+        known = _DATES[day] = str(datetime.fromtimestamp(day * 86_400, UTC).date())
+    return known
+
+
+_DATES: dict[int, str] = {}

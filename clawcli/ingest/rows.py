@@ -12,7 +12,7 @@ from clawcli import messages, schema
 from clawcli.ingest import chain, steps
 from clawcli.ingest.calls import Call, Choice
 from clawcli.ingest.chain import Placement, Step, TokenTrace
-from clawcli.ingest.placing import moment
+from clawcli.ingest.placing import microseconds
 from clawcli.messages import Message, ToolCall
 
 _PLACED = Placement.__struct_fields__
@@ -151,8 +151,8 @@ def _plain_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
         "reasoning_tokens": [c.reasoning_tokens for c in calls],
         "latency_s": [c.latency_s for c in calls],
         "cost_usd": [c.cost_usd for c in calls],
-        "started_at": [moment(c.started_at) for c in calls],
-        "ended_at": [moment(c.ended_at) for c in calls],
+        "started_at": [microseconds(c.started_at) for c in calls],
+        "ended_at": [microseconds(c.ended_at) for c in calls],
         "step_kind": [c.step_kind for c in calls],
         "state_kind": [c.state_kind for c in calls],
         "warnings": [_warnings(row) for row in rows],

@@ -173,8 +173,6 @@ def _spliced(text: str, place: int, end: int) -> int | None:
         if place < 0:
             return None
         stop, reason, _ = _parse(text, place, end)
-        if reason in ("cut_off", "too_deep"):
-            return None
         after = _skip_blank(text, stop)
         if reason is None and (after >= end or text.startswith('{"', after)):
             return place

@@ -11,7 +11,7 @@ import numpy as np
 from clawcli import messages
 from clawcli.ingest.calls import EMPTY, Call, Digested, Node, digested
 from clawcli.ingest.chain import Placement, Request, Step, TokenTrace
-from clawcli.ingest.placing import moment
+from clawcli.ingest.placing import microseconds
 from clawcli.messages import Message, ToolCall, hash128
 
 _BLOCK_TOKENS = 256
@@ -82,8 +82,9 @@ def of_call(call: Call, *, grows: bool) -> list[Step]:
 
 
 def _order(request: Request) -> None:
-    first = min(step.next_hash for step in request.choices)
-    request.order = (request.started_at or 0.0, request.depth, first, request.native_id)
+    choices = request.choices
+    first = choices[0].next_hash if len(choices) == 1 else min(s.next_hash for s in choices)
+    request.order = (request.started_us or 0, request.depth, first, request.native_id)
 
 
 def _request(call: Call) -> Request:
@@ -93,8 +94,8 @@ def _request(call: Call) -> Request:
         state_hash=state.exact,
         system=_text_hash(call.system),
         tools=_text_hash(call.tools),
-        started_at=_whole_us(call.started_at),
-        ended_at=call.ended_at,
+        started_us=microseconds(call.started_at),
+        ended_us=microseconds(call.ended_at),
         native_id=call.native_id or "",
         log_format=call.log_format,
         task_id=call.task_id,
@@ -116,12 +117,6 @@ def _request(call: Call) -> Request:
     if call.parent_key is not None:
         request.parent_trajectory = hash128(call.log_format, scope, call.parent_key)
     return request
-
-
-def _whole_us(seconds: float | None) -> float | None:
-    """Round a time as its column does, so that a row read back has its old place in the order."""
-    when = moment(seconds)
-    return None if when is None else when.timestamp()
 
 
 def _look_back(request: Request, state: Node) -> None:
@@ -321,8 +316,8 @@ class Rebuilder:
             state_hash=bytes.fromhex(row["state_hash"]),
             system=_text_hash(system),
             tools=_text_hash(tools),
-            started_at=None if started is None else started.timestamp(),
-            ended_at=None if ended is None else ended.timestamp(),
+            started_us=None if started is None else round(started.timestamp() * 1e6),
+            ended_us=None if ended is None else round(ended.timestamp() * 1e6),
             native_id=row["native_id"] or "",
             log_format=row["log_format"],
             task_id=row["task_id"],

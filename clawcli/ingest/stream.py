@@ -362,10 +362,7 @@ def bomb_problem(label: str, unpacked_bytes: int, stored_bytes: int) -> str | No
         'a.gz unpacks to more than 200 times its size, as bombs do: it was read to 2,048 MiB only.'
     """
     ratio = _LONG_RATIO if unpacked_bytes > _LONG_BYTES else BOMB_RATIO
-    allowed = max(_BOMB_FREE_BYTES, ratio * stored_bytes)
-    if ratio == _LONG_RATIO:
-        allowed = max(allowed, _LONG_BYTES)
-    if unpacked_bytes <= allowed:
+    if unpacked_bytes <= max(_BOMB_FREE_BYTES, ratio * stored_bytes):
         return None
     return (
         f"{label} unpacks to more than {ratio} times its size, as bombs do: "

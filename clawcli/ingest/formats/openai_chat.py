@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from clawcli.ingest.calls import Call, Context, Fate
-from clawcli.ingest.formats import completions, pairs, streams
+from clawcli.ingest.formats import completions, pairs, plain_chat, streams
 from clawcli.ingest.formats.layers import Layer
 
 NAME = "openai_chat"
@@ -68,6 +68,8 @@ def calls(raw: bytes, context: Context) -> list[Call]:
     Raises:
         Fate: the record is damaged, or the call failed.
     """
+    if (plain := plain_chat.call_of(raw, context)) is not None:
+        return [plain]
     try:
         record = _RECORD.read(raw)
         request, layer = pairs.open_request(record.request, _REQUEST, _BODY)
