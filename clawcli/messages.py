@@ -136,7 +136,9 @@ def digests(message: Message) -> tuple[bytes, bytes]:
     exact = _hash((role, speaker, body, spoken, message.reasoning or ""))
     if role != "assistant":
         return exact, exact
-    bare = _LEADING_THINK.sub("", body).strip() if isinstance(body, str) else body
+    bare = body.strip() if isinstance(body, str) else body
+    if isinstance(bare, str) and bare.startswith("<think>"):
+        bare = _LEADING_THINK.sub("", bare).strip()
     if bare == body and not message.reasoning:
         return exact, exact
     return exact, _hash((role, speaker, bare, spoken, ""))
@@ -149,6 +151,14 @@ def _hash(value: Any) -> bytes:
 def extend(chain: bytes, message_digest: bytes) -> bytes:
     """Append one message to a chained hash (16 bytes)."""
     return _blake2b(chain + message_digest, digest_size=16).digest()
+
+
+def chain_ids(message: Message, chain: bytes = b"") -> bytes:
+    """Append a message's tool-call ids to a chained hash of ids; empty = there were none yet."""
+    for call in message.tool_calls or ():
+        if call.id:
+            chain = extend(chain, call.id.encode(errors="surrogatepass"))
+    return chain
 
 
 def to_row(message: Message) -> dict[str, Any]:

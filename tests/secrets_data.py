@@ -49,7 +49,11 @@ class Maker:
             ("azure", "https://a.example/b?sv=1&sig={}", c(ALNUM, 43) + "%3D"),
             ("azure", "app {}", c(ALNUM, 3) + "8Q~" + c(WORD, 34)),
             ("slack", "bot {}", f"xoxb-{c('0123456789', 12)}-{c(ALNUM, 24)}"),
-            ("slack", "https://hooks.slack.com/services/{}", f"T{c(upper, 8)}/B{c(upper, 8)}/{c(ALNUM, 24)}"),
+            (
+                "slack",
+                "https://hooks.slack.com/services/{}",
+                f"T{c(upper, 8)}/B{c(upper, 8)}/{c(ALNUM, 24)}",
+            ),
             ("huggingface", "login {}", "hf_" + c(ALNUM, 34)),
             ("stripe", "pay {}", "sk_live_" + c(ALNUM, 24)),
             ("npm", "//registry/:_auth {}", "npm_" + c(ALNUM, 36)),

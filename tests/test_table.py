@@ -258,6 +258,16 @@ def test_commit_many_leave_checkpoints_that_hold_everything(root, monkeypatch):
     assert uids(table.read(place(root))) == uids(steps_like(0, 12))
 
 
+def test_torn_version_is_refused_and_the_one_before_is_read(root):
+    commit(root, steps_like(0, 1))
+    commit(root, steps_like(1, 2))
+    (root / "_delta_log" / f"{1:020d}.json").write_bytes(b"")
+    for ask in (table.open_table, table.history, table.check_log):
+        with pytest.raises(StoreError, match="is torn.*go back to version 0"):
+            ask(root)
+    assert uids(table.read(place(root, 0))) == uids(steps_like(0, 1))
+
+
 def test_append_that_is_refused_removes_its_files(root):
     commit(root, steps_like(0, 1))
     (root / "_delta_log" / f"{0:020d}.json").write_bytes(b"")

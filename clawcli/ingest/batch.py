@@ -304,7 +304,9 @@ class _Reader:
     def lines(self, start: int | None, end: int | None) -> Iterator[tuple[Taken, bool]]:
         """Read lines that stand for themselves, a part at a time."""
         begin = self.identity.consumed if start is None else start
-        lines = Lines(self.found, begin, end)
+        # what was consumed ends with a record, so that whatever comes there is one
+        is_resumed = end is None or begin == self.identity.consumed
+        lines = Lines(self.found, begin, end, resumed=is_resumed)
         self.counted = begin
         for record in lines:
             self._record(record)
@@ -349,9 +351,11 @@ class _Reader:
         self.stored = source.stored_bytes
         start = source.start if isinstance(source, Lines) else 0
         piece = (start, end, source.fingerprint) if end > start else None
-        if piece is not None or identity.state == "moved":
-            label = self.found.label
-            taken.entry = sources.entry(identity, label, piece, is_whole=taken.is_whole)
+        is_cut = source.pending is not None
+        if piece is not None or is_cut or identity.state == "moved":
+            taken.entry = sources.entry(
+                identity, self.found, piece, is_whole=taken.is_whole, is_cut=is_cut
+            )
 
     def _finish(self, source: Lines | Whole) -> None:
         for record in source.oversize:

@@ -62,14 +62,17 @@ class Node:
             self.exact = self.loose = messages.EMPTY_CHAIN
             return
         self.depth = parent.depth + 1
-        self.exact = messages.extend(parent.exact, item.exact)
-        self.loose = messages.extend(parent.loose, item.loose)
-        self.assistant = self if item.message.role == "assistant" else parent.assistant
+        exact = self.exact = messages.extend(parent.exact, item.exact)
+        if parent.loose == parent.exact and item.loose == item.exact:
+            self.loose = exact  # where nobody reasoned there is one chain
+        else:
+            self.loose = messages.extend(parent.loose, item.loose)
+        message = item.message
+        self.assistant = self if message.role == "assistant" else parent.assistant
         self.ids = parent.ids
         """Chained hash of all tool-call ids so far: ids tell equal conversations apart."""
-        for call in item.message.tool_calls or ():
-            if call.id:
-                self.ids = messages.extend(self.ids, call.id.encode())
+        if message.tool_calls:
+            self.ids = messages.chain_ids(message, self.ids)
 
     def then(self, item: Digested) -> Node:
         """Continue with one message."""
@@ -150,18 +153,16 @@ class MessageCache:
         if place is None or self._num_places > self._MAX_PLACES:
             place, self._num_places = _Place(EMPTY), 0
             self._roots = {read: place}
-        digest = xxhash.xxh3_128_digest
-        rest = iter(raws)
-        system = None
-        for raw in rest:
-            key = digest(raw)
-            system = self._system(raw, key, read)
-            if system is None:
-                place = place.then.get(key) or self._go_on(place, raw, key, read)
-            break
-        for raw in rest:
-            key = digest(raw)
-            place = place.then.get(key) or self._go_on(place, raw, key, read)
+        keys = list(map(xxhash.xxh3_128_digest, raws))
+        if not keys:
+            return "", place.node
+        system = self._system(raws[0], keys[0], read)
+        start = 0 if system is None else 1
+        for number in range(start, len(keys)):
+            found = place.then.get(keys[number])
+            if found is None:
+                found = self._go_on(place, raws[number], keys[number], read)
+            place = found
         return system or "", place.node
 
     def take_count(self) -> int:

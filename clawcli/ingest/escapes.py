@@ -1,7 +1,7 @@
-"""Text with its escapes undone, and where each piece of it stood before.
+r"""Text with its escapes undone, and where each piece of it stood before.
 
-JSON inside JSON hides text behind backslashes (\\u0067, \\/, \\n), and a file in UTF-16 that was read
-as bytes hides it between NULs. A View is the plain text together with the way back: a span of it
+JSON inside JSON hides text behind backslashes (\u0067, \/, \n), and a file in UTF-16 that was read as
+bytes hides it between NULs. A View is the plain text together with the way back: a span of it
 maps to the span of the outermost text that it was made of, whole escapes included, so that the text
 can be changed where it stands and all else stays as it was, byte for byte.
 """
@@ -17,6 +17,7 @@ MAX_DEPTH = 3
 
 _ESCAPE = re.compile(rb"""\\(?:u([0-9A-Fa-f]{4})|([\\/"'bfnrt]))""")
 _NUL = re.compile(rb"\x00")
+_CONTINUES, _CONTINUES_MASK = 0x80, 0xC0  # bytes of UTF-8 that begin no character
 _PLAIN = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
@@ -35,13 +36,17 @@ class View:
         self._outers: list[int] = []
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """Map a span that is not empty to the outermost text.
+        r"""Map a span that is not empty to whole characters of the outermost text.
 
         Example:
-            >>> View(rb"a\\u0067hp_").plainer().span(1, 3)
+            >>> View(rb"a\u0067hp_").plainer().span(1, 3)
             (1, 8)
         """
         if self._parent is None:
+            while start and self.data[start] & _CONTINUES_MASK == _CONTINUES:
+                start -= 1
+            while end < len(self.data) and self.data[end] & _CONTINUES_MASK == _CONTINUES:
+                end += 1
             return start, end
         first, last = (bisect_right(self._starts, place) - 1 for place in (start, end - 1))
         outer_start, outer_end = self._outers[first], self._outers[last + 1]
@@ -52,13 +57,20 @@ class View:
             outer_end -= self._starts[last + 1] - end
         return self._parent.span(outer_start, outer_end)
 
-    def position(self, place: int) -> int:
-        """Map a place of the outermost text, that no escape holds, to this view."""
-        if self._parent is None:
+    def position(self, place: int, above: View) -> int:
+        """Map a place in a view that this one was made of, that no escape holds, to this one."""
+        if self is above or self._parent is None:
             return place
-        place = self._parent.position(place)
+        place = self._parent.position(place, above)
         piece = bisect_right(self._outers, place) - 1
         return self._starts[piece] + place - self._outers[piece]
+
+    def part(self, start: int, end: int) -> View:
+        """Return a view of a stretch, no further from the outermost text than this one."""
+        part = View(self.data[start:end])
+        part.depth, part._parent = self.depth, self
+        part._starts, part._outers = [0, len(part.data)], [start, start + len(part.data)]
+        return part
 
     def plainer(self) -> View | None:
         """Undo one level of JSON escapes; None where there are none."""

@@ -89,7 +89,7 @@ class Redactor:
 
         Example:
             >>> Redactor(b"k").text("clone https://ada:9xk2-Lovelace@example.org/x.git")
-            'clone https://ada:[REDACTED:url_password:8ba51d]@example.org/x.git'
+            'clone https://ada:[REDACTED:url_password:ce789b]@example.org/x.git'
         """
         if self._scanner is None and not self._search.is_suspect(text.encode()):
             return text
@@ -196,7 +196,7 @@ class Redactor:
             found = self._search.spans([current[row] for row in pending])
             pending = [row for row, spans in zip(pending, found, strict=True) if spans]
             for row, spans in zip(pending, filter(None, found), strict=True):
-                current[row] = self._without(current[row], spans, are_json[row])
+                current[row] = self._without(current[row], spans, bool(are_json[row]))
             changed.update(pending)
         redacted = {row: current[row] for row in changed}
         if self._scanner is not None:
@@ -209,7 +209,7 @@ class Redactor:
         """Show each text once to the scanner, without what the rules found in it."""
         rows_by_text: dict[bytes, list[int]] = defaultdict(list)
         for row, data in enumerate(texts.to_pylist()):
-            if data:
+            if data is not None and data:
                 rows_by_text[redacted.get(row, data)].append(row)
         shown = [data.decode() for data in rows_by_text]
         rank = len(self._search.rules)
@@ -223,7 +223,7 @@ class Redactor:
                     spans.append(Span(start, end, answer.rule, rank, 0, data[start:end]))
             if spans:
                 for row in rows:
-                    redacted[row] = self._without(data, spans, are_json[row])
+                    redacted[row] = self._without(data, spans, bool(are_json[row]))
 
     def _without(self, data: bytes, spans: Sequence[Span], is_json: bool) -> bytes:
         """Put placeholders where the spans are."""
@@ -318,7 +318,7 @@ def _replaced(
         return array, changed
     changed[rows] = True
     new = pa.array([text.decode() for text in texts], array.type)
-    return pc.replace_with_mask(array, pa.array(changed), new), changed
+    return pc.call_function("replace_with_mask", [array, pa.array(changed), new]), changed
 
 
 def _merged(spans: Iterable[Span]) -> list[tuple[int, int, Span]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from clawcli import messages, schema
 from clawcli.ingest import chain, steps
-from clawcli.ingest.calls import Call, Choice
+from clawcli.ingest.calls import Call, Choice, Digested
 from clawcli.ingest.chain import Placement, Step, TokenTrace
 from clawcli.ingest.placing import microseconds
 from clawcli.messages import Message, ToolCall
@@ -71,18 +71,22 @@ def build(rows: Sequence[Row]) -> pa.Table:
     Returns:
         schema.STEPS, in the order given.
     """
+    new = [row.call.state.after(row.linked.placed.prefix_messages) for row in rows]
     plain = _plain_columns(rows)
+    plain["metadata"] = [_metadata(row, items) for row, items in zip(rows, new, strict=True)]
     placed = [row.linked.placed for row in rows]
     for name in _PLACED:
         plain[name] = [getattr(place, name) for place in placed]
-    plain["prefix_broken"] = [_cause(row) for row in rows]
+    plain["prefix_broken"] = [
+        place.prefix_broken and _cause(row) for row, place in zip(rows, placed, strict=True)
+    ]
     plain["prefix_tokens"], plain["observation_ids"] = _token_deltas(rows)
     arrays = []
     for column in schema.STEPS:
         if column.name in plain:
             arrays.append(pa.array(plain[column.name], column.type))
         elif column.name == "observation":
-            arrays.append(_messages(_observations(rows)))
+            arrays.append(_messages([[item.message for item in items] for items in new]))
         elif column.name == "final_observation":
             arrays.append(_messages([row.call.final_observation for row in rows]))
         elif column.name == "tool_calls":
@@ -90,13 +94,6 @@ def build(rows: Sequence[Row]) -> pa.Table:
         else:
             raise AssertionError(f"no value for column {column.name}")
     return pa.table(arrays, schema=schema.steps_schema())
-
-
-def _observations(rows: Sequence[Row]) -> list[list[Message]]:
-    return [
-        [item.message for item in row.call.state.after(row.linked.placed.prefix_messages)]
-        for row in rows
-    ]
 
 
 def restated_chars(rows: Iterable[Row]) -> tuple[int, int]:
@@ -109,10 +106,13 @@ def restated_chars(rows: Iterable[Row]) -> tuple[int, int]:
     repeated = total = 0
     for row in rows:
         prefix = row.linked.placed.prefix_messages
-        items = row.call.state.after(prefix)
-        sizes = [len(item.message.content or item.message.parts or "") for item in items]
+        sizes = [
+            len(item.message.content or item.message.parts or "")
+            for item in row.call.state.after(prefix)
+        ]
         total += sum(sizes)
-        repeated += sum(sizes[place - prefix] for place in row.linked.restated)
+        if row.linked.restated:
+            repeated += sum(sizes[place - prefix] for place in row.linked.restated)
     return repeated, total
 
 
@@ -140,11 +140,11 @@ def _plain_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
         "policy_version": [c.policy_version for c in calls],
         "temperature": [c.temperature for c in calls],
         "top_p": [c.top_p for c in calls],
-        "sampling": [_json(c.sampling) for c in calls],
+        "sampling": [c.sampling and _json(c.sampling) for c in calls],
         "tokenizer": [c.tokenizer for c in calls],
         "response_ids": [c.response_ids for c in choices],
         "rollout_logprobs": [c.logprobs for c in choices],
-        "token_provenance": [_provenance(c) for c in choices],
+        "token_provenance": [_provenance(c) if c.response_ids else "text" for c in choices],
         "input_tokens": [c.input_tokens for c in calls],
         "output_tokens": [c.output_tokens for c in calls],
         "cached_tokens": [c.cached_tokens for c in calls],
@@ -161,16 +161,16 @@ def _plain_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
         "log_format": [c.log_format for c in calls],
         "source_path": [c.source_path for c in calls],
         "source_offset": [c.offset for c in calls],
-        "metadata": [_metadata(row) for row in rows],
     }
 
 
 def _warnings(row: Row) -> list[str] | None:
-    found = [*row.call.warnings, *row.choice.warnings]
+    call, choice = row.call, row.choice
+    found = call.warnings + choice.warnings if call.warnings or choice.warnings else []
     if row.linked.ambiguous:
-        found.append("ambiguous_parent")
-    if row.call.reward is not None and row.linked.placed.reward is None:
-        found.append("reward_of_another_choice")
+        found = [*found, "ambiguous_parent"]
+    if call.reward is not None and row.linked.placed.reward is None:
+        found = [*found, "reward_of_another_choice"]
     return found or None
 
 
@@ -189,6 +189,8 @@ def _token_deltas(rows: Sequence[Row]) -> tuple[list[int | None], list[list[int]
     """Store logged prompt ids as what is new after the parent's prompt and response ids."""
     shared: list[int | None] = []
     own: list[list[int] | None] = []
+    if all(row.call.prompt_ids is None for row in rows):
+        return [None] * len(rows), [None] * len(rows)
     for row in rows:
         ids, parent = row.call.prompt_ids, row.linked.parent_tokens
         if ids is None:
@@ -201,11 +203,14 @@ def _token_deltas(rows: Sequence[Row]) -> tuple[list[int | None], list[list[int]
     return shared, own
 
 
-def _metadata(row: Row) -> str | None:
-    own = row.choice.metadata
-    if own:
-        return _json({**(row.call.metadata or {}), "choice": own})
-    return _json(row.call.metadata)
+def _metadata(row: Row, new: Sequence[Digested]) -> str | None:
+    """Join what has no column: of the call, the choice, and the messages that are new."""
+    found, own = row.call.metadata, row.choice.metadata
+    extras = {str(place): item.extra for place, item in enumerate(new) if item.extra}
+    if not (own or extras):
+        return _json(found) if found else None
+    beside = {"choice": own} if own else {}
+    return _json({**(found or {}), **beside, **({"observation": extras} if extras else {})})
 
 
 def _provenance(choice: Choice) -> str:
@@ -214,8 +219,8 @@ def _provenance(choice: Choice) -> str:
     return "engine_ids" if choice.logprobs is None else "engine_logprobs"
 
 
-def _json(value: dict[str, Any] | None) -> str | None:
-    return None if not value else msgspec.json.encode(value).decode()
+def _json(value: dict[str, Any]) -> str | None:
+    return msgspec.json.encode(value).decode() if value else None
 
 
 def _lists(values: Sequence[Sequence[Any] | None]) -> tuple[pa.Array, list[Any]]:

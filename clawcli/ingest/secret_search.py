@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from clawcli.errors import ConfigError
 from clawcli.ingest.escapes import View
-from clawcli.ingest.secret_rules import Rule
-from clawcli.ingest.secret_values import secret_of
+from clawcli.ingest.secret_values import Rule, secret_of
 
 PLACEHOLDER = re.compile(rb"\[REDACTED:[a-z][a-z0-9_-]*:[0-9a-f]{6}\]")
 
@@ -31,7 +30,7 @@ _FEW_BYTES = 1 << 13
 _MARK = b"\xff"  # no byte of UTF-8
 _EDGE_BYTES = 8
 """Bytes before a trigger of which a pattern may ask that they are no part of a word."""
-_LONGEST_TRIGGER_BYTES = 1024
+_LONGEST_TRIGGER_BYTES = 4096 + 16
 _LONGEST_ESCAPE_BYTES = 8
 _LONGEST_PLACEHOLDER_BYTES = 64
 
@@ -83,7 +82,7 @@ class SecretSearch:
             for word in rule.keywords or ("",)  # which every text holds
         ]
         try:
-            pc.match_substring_regex(pa.array([b""]), self._prefilter)
+            matches(pa.array([b""]), self._prefilter)
         except pa.ArrowInvalid as error:
             raise ConfigError(
                 "The rules of --redact-rules are together too large to be searched for at once.",
@@ -94,8 +93,7 @@ class SecretSearch:
         """List the rows (int64) whose texts (binary) hold a trigger, or may hide one."""
         if texts.nbytes < _FEW_BYTES:
             return np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
-        found = pc.match_substring_regex(texts, self._prefilter).fill_null(False)
-        return np.flatnonzero(found.to_numpy(zero_copy_only=False))
+        return np.flatnonzero(matches(texts, self._prefilter))
 
     def is_suspect(self, text: bytes) -> bool:
         """Tell the same of one text, that is short."""
@@ -133,10 +131,10 @@ class SecretSearch:
             # to build the automaton would take longer
             yield from map(self._triggers_of, texts)
             return
-        marked = pc.replace_substring_regex(
-            pa.array(texts, pa.large_binary()),
-            pattern=f"({self._mark})",
-            replacement=_MARK + rb"\1",
+        marked = pc.call_function(
+            "replace_substring_regex",
+            [pa.array(texts, pa.large_binary())],
+            pc.ReplaceSubstringOptions(f"({self._mark})", _MARK + rb"\1"),
         )
         for text, pieces in zip(texts, marked, strict=True):
             lengths = map(len, pieces.as_py().split(_MARK)[:-1])
@@ -174,20 +172,16 @@ class SecretSearch:
         for match in self._matches(rank, data, place):
             read_to = match.end() + 1
             if self._accepts(rank, match):
-                span = secret_of(match)
-                yield Span(*view.span(*span), rule.name, rank, view.depth, data[slice(*span)])
+                yield _span(rule, rank, view, match)
         # an escape before or in the match may change what it is, or whether it is one
         if b"\\" not in data[start:read_to]:
             return
         if b"\\u" in data[start:end]:
             end = place + rule.reach_bytes * _LONGEST_ESCAPE_BYTES
-        for level in View(data[start:end]).levels():
-            for match in self._matches(rank, level.data, level.position(place - start)):
+        for level in view.part(start, end).levels():
+            for match in self._matches(rank, level.data, level.position(place, view)):
                 if self._accepts(rank, match):
-                    span = secret_of(match)
-                    outer = (start + edge for edge in level.span(*span))
-                    depth, secret = view.depth + level.depth, level.data[slice(*span)]
-                    yield Span(*view.span(*outer), rule.name, rank, depth, secret)
+                    yield _span(rule, rank, level, match)
 
     def _matches(self, rank: int, data: bytes, place: int) -> Iterator[re.Match[bytes]]:
         """Yield the matches of a rule that hold the place of its trigger."""
@@ -207,6 +201,23 @@ class SecretSearch:
         accept = self.rules[rank].accept
         start, end = secret_of(match)
         return start < end and (accept is None or accept(match))
+
+
+def matches(texts: pa.Array, expression: str) -> np.ndarray:
+    """Tell which texts (binary) hold a match of an expression that RE2 reads (bool; null: no).
+
+    Raises:
+        ArrowInvalid: RE2 cannot read it, or it is too large.
+    """
+    options = pc.MatchSubstringOptions(expression)
+    found = pc.call_function("match_substring_regex", [texts], options)
+    return found.fill_null(False).to_numpy(zero_copy_only=False)
+
+
+def _span(rule: Rule, rank: int, view: View, match: re.Match[bytes]) -> Span:
+    start, end = secret_of(match)
+    secret = view.data[start:end]
+    return Span(*view.span(start, end), rule.name, rank, view.depth, secret)
 
 
 def _either(expressions: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""Whether what looks like a secret is one: stand-ins, words, paths and counts are not.
+"""What a rule for secrets is, and whether what looks like a secret is one.
 
-Documentation and code are full of keys that are none: your-key-here, ${TOKEN}, xxxx, token=tokens[i].
-Each function judges one match of a rule's pattern; the group named secret is the value.
+Documentation and code are full of keys that are none: your-key-here, ${TOKEN}, xxxx, token=tokens[i];
+so are logs of paths, counts and cursors that stand behind the words token or key. Each function judges one match of a rule's pattern; the group named secret is the value.
 """
 
 from __future__ import annotations
@@ -108,3 +108,26 @@ class MinEntropy:
         """Tell whether a match is a secret."""
         start, end = secret_of(match)
         return entropy_bits(match.string[start:end]) >= self.bits
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of secret."""
+
+    name: str
+    """Lower case; it stands in the placeholder and in the counts. Several rules may share it."""
+    trigger: str
+    """Expression that RE2 and Python both read, and that occurs in every match of the pattern."""
+    pattern: str
+    """Python expression; its group named secret is the secret, else all of the match."""
+    keywords: tuple[str, ...]
+    """Lower-case texts of which every trigger holds one, in capitals or not; () = none are known."""
+    accept: Accept | None = is_varied
+    """Tells whether a match is a secret; None = every match is."""
+    reach_bytes: int = 512
+    """Bytes after the beginning of the trigger that the pattern sees."""
+    before_bytes: int = 0
+    """Bytes by which a match may begin before its trigger."""
+    mark: str | None = None
+    """Beginning of the trigger that holds nothing of the secret, so that the trigger of another
+    rule may begin in what follows; None = the whole trigger."""

@@ -35,6 +35,8 @@ class Source:
     path: str
     head: str
     """Hash of what identifies it, without its name."""
+    tail: str = ""
+    """Hash of what follows that was cut off; empty = nothing did."""
     pieces: dict[int, tuple[int, str]] = field(default_factory=dict)
     """First byte of each piece -> byte behind it, and xxh3-128 hex of the piece; pieces may
     overlap, and together they are all that was consumed."""
@@ -46,19 +48,30 @@ class Source:
 
 
 def entry(
-    identity: Identity, path: str, piece: tuple[int, int, str] | None, *, is_whole: bool
+    identity: Identity,
+    found: Found,
+    piece: tuple[int, int, str] | None,
+    *,
+    is_whole: bool,
+    is_cut: bool,
 ) -> dict[str, Any]:
     """Say in a commit info what was consumed of a source.
 
     Args:
         identity: which source.
-        path: where it was read.
+        found: where it was read.
         piece: first byte, byte behind, fingerprint; null = nothing more than before.
         is_whole: the piece takes the place of all that earlier commits say.
+        is_cut: a record follows that is not complete.
     """
+    tail = ""
+    if is_cut and found.path != "-":
+        with open_bytes(found, piece[1] if piece else identity.consumed) as stream:
+            tail = hash128(stream.read(_CHUNK_BYTES))
     return {
         "source_uid": identity.source_uid,
-        "path": path,
+        "path": found.label,
+        "tail": tail,
         "head": identity.head,
         "whole": is_whole,
         "pieces": [piece] if piece else [],
@@ -84,7 +97,7 @@ class KnownSources:
             known = Source(entry["source_uid"], entry["path"], entry["head"])
             self.by_uid[known.source_uid] = known
             self._by_head[known.head].append(known)
-        known.path = entry["path"]
+        known.path, known.tail = entry["path"], entry["tail"]
         self._by_path[known.path] = known
         if entry["whole"]:
             known.pieces.clear()
@@ -178,6 +191,8 @@ def rest(found: Found, source: Source, *, container: str = "lines") -> bool | No
             return None
     with open_bytes(found, source.consumed, keep=True) as stream:
         more = stream.read(_CHUNK_BYTES)
+    if source.tail and hash128(more) == source.tail:
+        return False  # what was cut off then still is
     if container == "lines":
         return bool(more.strip(b"\0 \t\r\n"))
     return bool(more.strip(b"\0 \t\r\n],"))

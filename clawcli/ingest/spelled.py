@@ -73,9 +73,9 @@ def without_ids(table: pa.Table, in_state: np.ndarray, in_action: np.ndarray) ->
             held = rows & table[name].is_valid().to_numpy()
             if held.any():
                 dropped |= held
-                table = _put(table, name, pc.if_else(held, None, table[name]))
+                table = _put(table, name, _choose(held, None, table[name]))
                 if name == "response_ids":
-                    told = pc.if_else(held, "text", table["token_provenance"])
+                    told = _choose(held, "text", table["token_provenance"])
                     table = _put(table, "token_provenance", told)
     rows = np.flatnonzero(in_state | in_action)
     if len(rows):
@@ -103,8 +103,9 @@ def _without_spelled(table: pa.Table, rows: Iterable[int]) -> tuple[pa.Table, np
             changed[row] = True
             texts.append(msgspec.json.encode(kept).decode())
     if texts:
-        column = pc.replace_with_mask(
-            column.combine_chunks(), changed, pa.array(texts, column.type)
+        column = pc.call_function(
+            "replace_with_mask",
+            [column.combine_chunks(), pa.array(changed), pa.array(texts, column.type)],
         )
         table = _put(table, "metadata", column)
     return table, changed
@@ -118,6 +119,11 @@ def _plain(value: Any) -> Any:
     are_ids = len(value) >= _FEWEST_IDS and all(isinstance(item, int) for item in value)
     are_tokens = any(isinstance(item, dict) and "token" in item for item in value)
     return None if are_ids or are_tokens else [_plain(item) for item in value]
+
+
+def _choose(rows: np.ndarray, value: str | None, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Put one value into some rows."""
+    return pc.call_function("if_else", [pa.array(rows), pa.scalar(value, column.type), column])
 
 
 def _put(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:

@@ -70,7 +70,7 @@ def of_call(call: Call, *, grows: bool) -> list[Step]:
             loose,
             action.exact,
             action.loose,
-            _ids_of(action),
+            messages.chain_ids(action.message),
             _said(action.message),
         )
         request.choices.append(step)
@@ -125,7 +125,7 @@ def _look_back(request: Request, state: Node) -> None:
     if last is not None and last.item is not None and last.parent is not None:
         request.last, request.lookup, request.lookup_loose = last.depth, last.exact, last.loose
         request.asked_loose = last.item.loose
-        request.ids_asked, request.ids_before = _ids_of(last.item), last.parent.ids
+        request.ids_asked, request.ids_before = messages.chain_ids(last.item.message), last.parent.ids
     if state.depth > request.last + 1:
         tail, node = [], state.parent
         while node is not None and node.depth > request.last:
@@ -147,14 +147,6 @@ def _text_hash(text: str | None) -> bytes:
 
 
 _TEXT_HASHES: dict[str, bytes] = {}
-
-
-def _ids_of(item: Digested) -> bytes:
-    found = b""
-    for call in item.message.tool_calls or ():
-        if call.id:
-            found = messages.extend(found, call.id.encode())
-    return found
 
 
 def _said(message: Message) -> tuple[int, bytes] | None:
@@ -287,7 +279,7 @@ class Rebuilder:
             messages.extend(state.loose, action.loose),
             action.exact,
             action.loose,
-            _ids_of(action),
+            messages.chain_ids(action.message),
             _said(action.message),
             prefix_messages=prefix,
             prefix_broken=row["prefix_broken"],

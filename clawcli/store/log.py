@@ -93,28 +93,26 @@ def open_table(root: Place, version: int | None = None) -> DeltaTable:
 
     Raises:
         NotFoundError: there is no table, or no such version.
-        StoreError: the log is torn.
+        StoreError: the log is torn; an older version than the torn one can still be named.
     """
     try:
         if version is None:
             check_log(root)
-        table = DeltaTable(str(root), storage_options=storage_options(root))
-        newest = table.version()
-        if version is not None:
+        elif entries := _entries(root):
+            newest = _version_of(entries[-1])
             if not 0 <= version <= newest:
                 raise NotFoundError(
                     f"{root.parent} has no version {version}.", f"Versions run from 0 to {newest}."
                 )
-            table.load_as_version(version)
+        return DeltaTable(str(root), version, storage_options(root))
     except TableNotFoundError as error:
         raise NotFoundError(f"{root} holds no table.", "claw ingest makes one.") from error
     except (DeltaError, OSError) as error:
         raise translate(error, root) from error
-    return table
 
 
 def active(table: DeltaTable) -> list[ActiveFile]:
-    """List the data files of a table's version, in the order of their commits."""
+    """List the data files of a table's version, in the order of their commits as clocks had it."""
     found = []
     for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
         lows = {key[4:]: value for key, value in row.items() if key.startswith("min.")}
@@ -185,17 +183,17 @@ def commit(
         max_commit_retries=0,
         app_transactions=[Transaction(*txn)] if txn else None,
     )
-    stamp = time.time_ns() // 1_000_000
-    actions = [
-        *(_removal(file, stamp, is_change=is_change) for file in removed),
-        *(_addition(file, stamp, is_change=is_change) for file in added),
-    ]
     for attempt in range(_ATTEMPTS):
         table = open_table(root) if exists(root) else None
         version = 0 if table is None else table.version() + 1
         if table is not None:
             _check_same_columns(root, table, schema, partition_by)
             _check_conflicts(root, table, txn, removed)
+        stamp = time.time_ns() // 1_000_000
+        actions = [
+            *(_removal(file, stamp, is_change=is_change) for file in removed),
+            *(_addition(file, stamp, is_change=is_change) for file in added),
+        ]
         try:
             if table is None:
                 _create(root, actions, schema, partition_by, properties)
@@ -241,8 +239,9 @@ def history(root: Place, *, since: int = 0) -> list[dict[str, Any]]:
         since: first version to list.
 
     Raises:
-        StoreError: an entry is torn.
+        StoreError: the log is torn.
     """
+    check_log(root)
     found = []
     entries = [entry for entry in _entries(root) if _version_of(entry) >= since]
     for entry, raw in zip(entries, remote.read_all(entries), strict=True):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from clawcli.errors import ClawError, MissingExtraError, StoreError, UsageError
 
@@ -123,7 +123,7 @@ def read_all(places: Sequence[Place]) -> Iterator[bytes]:
             continue
         with _reached(first):
             files = first.file_system()
-            found = files.cat([str(place) for place in some])
+            found = cast(dict[str, bytes], files.cat([str(place) for place in some]))
         yield from (found[str(files._strip_protocol(str(place)))] for place in some)
 
 

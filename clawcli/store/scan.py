@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,7 +62,7 @@ def read(
                 yield from _read_all(root, file, wanted)
             return
         asked = _asked(where, fields)
-        for file, fragment in _matching(root, actives, fields, where):
+        for file, fragment in _matching(root, actives, fields, asked, where):
             pieces = fragment.split_by_row_group(where, schema=fields)
             groups = [group.id for piece in pieces for group in piece.row_groups]
             yield from _read_some(root, file, fragment.metadata, groups, wanted, asked, where)
@@ -90,14 +89,18 @@ def _asked(where: pc.Expression, fields: pa.Schema) -> pa.Schema:
 
 
 def _matching(
-    root: Place, actives: Sequence[ActiveFile], fields: pa.Schema, where: pc.Expression
+    root: Place,
+    actives: Sequence[ActiveFile],
+    fields: pa.Schema,
+    asked: pa.Schema,
+    where: pc.Expression,
 ) -> Iterator[tuple[ActiveFile, pads.ParquetFileFragment]]:
     """Leave out files that by their bounds hold no row that is wanted."""
     form = pads.ParquetFileFormat()
     file_system, _ = files.arrow_place(root)
     by_name = {files.arrow_place(root / file.name)[1]: file for file in actives}
     fragments = [
-        form.make_fragment(name, file_system, partition_expression=_known(file, fields))
+        form.make_fragment(name, file_system, partition_expression=_known(file, asked))
         for name, file in by_name.items()
     ]
     dataset = pads.FileSystemDataset(fragments, fields, form, file_system)
@@ -105,24 +108,22 @@ def _matching(
         yield by_name[fragment.path], fragment
 
 
-def _known(file: ActiveFile, fields: pa.Schema) -> pc.Expression:
-    """Say what the log knows of all rows of a file."""
+def _known(file: ActiveFile, asked: pa.Schema) -> pc.Expression:
+    """Say what the log knows of all rows of a file, in columns that a filter asks for."""
     facts = [pc.scalar(True)]
-    for name, value in file.partition_values.items():
-        field = pc.field(name)
-        facts.append(field.is_null() if value is None else field == _scalar(value, fields, name))
-    for name, (low, high) in file.bounds.items():
-        if isinstance(high, datetime):  # other writers cut it to milliseconds
-            high += timedelta(milliseconds=1)
-        field = pc.field(name)
-        # pyarrow reasons about one comparison or null, not about a range or null
-        facts.append((field >= _scalar(low, fields, name)) | field.is_null())
-        facts.append((field <= _scalar(high, fields, name)) | field.is_null())
+    for column in asked:
+        field = pc.field(column.name)
+        if column.name in file.partition_values:
+            value = file.partition_values[column.name]
+            facts.append(field.is_null() if value is None else field == value)
+        elif column.name in file.bounds:
+            low, high = file.bounds[column.name]
+            if isinstance(high, datetime):  # other writers cut it to milliseconds
+                high += timedelta(milliseconds=1)
+            # pyarrow reasons about one comparison or null, not about a range or null
+            facts.append((field >= pa.scalar(low, column.type)) | field.is_null())
+            facts.append((field <= pa.scalar(high, column.type)) | field.is_null())
     return reduce(and_, facts)
-
-
-def _scalar(value: Any, fields: pa.Schema, name: str) -> pc.Expression:
-    return pc.scalar(pa.scalar(value, fields.field(name).type))
 
 
 def _read_all(root: Place, file: ActiveFile, wanted: pa.Schema) -> Iterator[pa.Table]:

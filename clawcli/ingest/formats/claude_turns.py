@@ -156,14 +156,16 @@ def _connect(lines: Sequence[Line]) -> None:
 
 def _keep_segments(lines: Sequence[Line]) -> None:
     """Put the turns that a compaction kept behind its summary, and what follows behind those."""
-    by_uuid = {line.value.get("uuid"): line for line in lines}
+    by_uuid = {
+        uuid: line.turn for line in reversed(lines) if (uuid := text(line.value.get("uuid")))
+    }
     for line in lines:
         logged = line.value.get("compactMetadata") if line.turn.resets else None
         segment = logged.get("preservedSegment") if isinstance(logged, dict) else None
         if not isinstance(segment, dict):
             continue
         head, tail, anchor = (
-            by_uuid[uuid].turn if (uuid := text(segment.get(key))) in by_uuid else None
+            by_uuid.get(text(segment.get(key)) or "")
             for key in ("headUuid", "tailUuid", "anchorUuid")
         )
         anchor = anchor or line.turn

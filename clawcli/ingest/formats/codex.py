@@ -17,6 +17,7 @@ from clawcli.ingest.calls import (
     Call,
     Choice,
     Context,
+    Digested,
     Fate,
     Session,
     digested,
@@ -164,16 +165,16 @@ class _Builder:
 
     def _tell(self, entry: Entry) -> None:
         """Continue with what the model was told: a user, a tool, another agent."""
-        if text(entry.payload.get("type")) in codex_items.SILENT:
+        if not _is_sent(entry.payload):
             self._set_aside(entry, "ignored", "not_sent", "no model saw this item")
             return
-        message = items.to_messages([codex_items.standard(entry.payload)])[0]
+        heard = items.to_messages([codex_items.standard(entry.payload)])[0]
+        message, shown = heard.message, text_of(heard.message)
         turn = Turn([entry.record])
-        shown = text_of(message)
         if not self.system and not self.tip and message.role in ("system", "developer") and shown:
             self.system = shown
         else:
-            turn.said = [digested(message)]
+            turn.said = [heard]
         if kept := rest(entry.payload, *_TOLD_KEYS):
             turn.notes = [{"type": entry.payload.get("type"), **kept}]
         if message.role == "user" and not (shown or "").lstrip().startswith(_CONTEXT):
@@ -185,21 +186,21 @@ class _Builder:
         logged = entry.payload.get("replacement_history")
         turn = Turn([entry.record], resets=True)
         if isinstance(logged, list):
-            kept = [codex_items.standard(item) for item in logged if isinstance(item, dict)]
-            found = items.to_messages(kept)
+            sent = [item for item in logged if isinstance(item, dict) and _is_sent(item)]
+            turn.said = items.to_messages([codex_items.standard(item) for item in sent])
         else:
-            found = [m for m in self._told() if m.role in ("user", "developer")]
-            found.append(Message("user", text(entry.payload.get("message")) or ""))
+            summary = Message("user", text(entry.payload.get("message")) or "")
+            told = [item for item in self._told() if item.message.role in ("user", "developer")]
+            turn.said = [*told, digested(summary)]
             turn.damage = ["compaction_rebuilt"]
-        turn.said = [digested(message) for message in found]
         self._add(turn)
 
-    def _told(self) -> list[Message]:
+    def _told(self) -> list[Digested]:
         """List the messages of the conversation up to here."""
-        found: list[Message] = []
+        found: list[Digested] = []
         at = self.tip
         while at is not None:
-            found += [item.message for item in reversed(at.messages)]
+            found += reversed(at.messages)
             at = None if at.resets else at.parent
         return found[::-1]
 
@@ -211,6 +212,10 @@ class _Builder:
                 left -= 1
                 self.tip = at.parent
             at = at.parent
+
+
+def _is_sent(item: Mapping[str, Any]) -> bool:
+    return text(item.get("type")) not in codex_items.SILENT
 
 
 def _instructions(values: Mapping[str, Any]) -> str:

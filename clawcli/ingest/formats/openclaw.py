@@ -103,7 +103,7 @@ def session(records: dict[int, dict[str, Any]], context: Context) -> Session:
 def _turn(record: int, entry: Mapping[str, Any]) -> Turn:
     """Make the turn of one entry, as yet without its parent."""
     turn = Turn([record])
-    kind, logged = entry.get("type"), entry.get("message")
+    kind, logged = text(entry.get("type")), entry.get("message")
     message: dict[str, Any] = logged if isinstance(logged, dict) else {}
     role = text(message.get("role")) or ""
     if kind == "message" and role == "assistant":

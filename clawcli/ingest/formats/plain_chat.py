@@ -16,12 +16,15 @@ _GIVE_UP = 64
 """A source of which so many records have more to them is not tried any longer."""
 
 
+_NULL = msgspec.Raw(b"null")
+
+
 class _Request(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     messages: list[msgspec.Raw]
     model: str | None = None
     temperature: float | None = None
     top_p: float | None = None
-    tools: msgspec.Raw | None = None
+    tools: msgspec.Raw = _NULL
 
 
 class _Usage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -93,7 +96,7 @@ def call_of(raw: bytes, context: Context) -> Call | None:
     call.started_at = seconds(record.timestamp)
     if call.started_at is None:
         call.started_at = seconds(response.created or None)
-    completions.set_tools(call, request.tools)
+    completions.set_tools(call, None if request.tools is _NULL else request.tools)
     if (usage := response.usage) is not None:
         prompt, output, total = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
         call.input_tokens, call.output_tokens = prompt, output
