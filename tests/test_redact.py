@@ -97,11 +97,11 @@ def test_text_with_a_secret_loses_the_secret_alone_however_it_is_escaped(number)
 
 
 @pytest.mark.parametrize("number", range(len(Maker().of_every_kind())))
-def test_strings_of_a_large_array_give_what_small_ones_give(number):
+def test_strings_of_many_and_long_texts_give_what_one_short_text_gives(number):
     _, around, secret = Maker(6).of_every_kind()[number]
     for text in (around.format(secret), json.dumps([around.format(secret)])):
-        redacted, changed = Redactor(KEY).strings([*FILLER, text, None])
-        assert redacted[len(FILLER)].as_py() == Redactor(KEY).text(text)
+        redacted, changed = Redactor(KEY).strings([*FILLER, f"{text} {FILLER[0] * 20}", None])
+        assert redacted[len(FILLER)].as_py() == f"{Redactor(KEY).text(text)} {FILLER[0] * 20}"
         assert np.flatnonzero(changed).tolist() == [len(FILLER)]
 
 
@@ -154,6 +154,12 @@ def test_secret_of_a_known_kind_keeps_its_name_behind_a_key():
 def test_secret_behind_a_value_that_is_none_is_found():
     text = Redactor(KEY).text('secret: x1y2_token_b2c3="4fRq81xLzP0w"')
     assert "4fRq81xLzP0w" not in text
+
+
+@pytest.mark.parametrize("filler", ["", FILLER[0] * 20])
+def test_secret_right_behind_what_looks_like_another_is_found(filler):
+    for before in ("x.secret.", "dapi_token_", ":AA", "secret_", "SG.", "://a:", "-token "):
+        assert TOKEN not in Redactor(KEY).text(f"{before}{TOKEN} {filler}")
 
 
 def test_value_with_escaped_quotes_goes_whole():
@@ -406,6 +412,7 @@ def test_steps_with_a_secret_but_no_ids_are_not_warned_about():
 
 def test_steps_that_continue_a_secret_lose_the_ids_that_may_spell_it_again():
     rows = [
+        logged("younger", parent_step_uid="child", prefix_messages=4),
         logged("child", parent_step_uid="root", prefix_messages=2),
         logged("root", system=TOKEN),
         logged("other"),
@@ -413,11 +420,13 @@ def test_steps_that_continue_a_secret_lose_the_ids_that_may_spell_it_again():
     ]
     redactor = Redactor(KEY)
     after = redactor.steps(table(*rows))
-    later = redactor.steps(table(logged("grandchild", parent_step_uid="child", prefix_messages=4)))
+    later = redactor.steps(table(logged("later", parent_step_uid="younger", prefix_messages=6)))
     ids = dict(
         zip(after["step_uid"].to_pylist(), after["observation_ids"].to_pylist(), strict=True)
     )
-    assert ids == {"child": None, "root": None, "other": [1, 2], "restated": [1, 2]}
+    tainted = {uid for uid, kept in ids.items() if kept is None}
+    assert tainted == {"root", "child", "younger"}
+    assert redactor.tainted == {*tainted, "later"}
     assert later["observation_ids"].to_pylist() == [None]
     assert later["response_ids"].to_pylist() == [[3]]
 
@@ -442,6 +451,16 @@ def test_steps_in_slices_and_chunks_are_redacted_like_whole_ones():
     assert Redactor(KEY).steps(parts) == Redactor(KEY).steps(whole)
     assert Redactor(KEY).steps(whole.slice(3, 4)) == Redactor(KEY).steps(whole).slice(3, 4)
     assert Redactor(KEY).steps(whole.slice(0, 0)).num_rows == 0
+
+
+def test_steps_with_missing_messages_keep_them_missing():
+    rows = [
+        step("a", observation=[None, message(TOKEN), None]),
+        step("b"),
+        step("c", observation=[]),
+    ]
+    after = Redactor(KEY).steps(table(*rows))["observation"].to_pylist()
+    assert [row and [m is None for m in row] for row in after] == [[True, False, True], None, []]
 
 
 def test_rejects_lose_their_secrets():

@@ -83,12 +83,16 @@ def test_find_more_than_a_pipe_holds_does_not_wait_for_itself(scanner):
         ("write(id=text['id'], start=0, end=1, rule='hush-hush!')", "a rule whose name"),
     ],
 )
-def test_find_from_a_broken_program_is_one_error_without_what_it_said(scanner, body, problem):
+def test_find_from_a_broken_program_is_one_error_without_what_it_said(
+    scanner, capfd, body, problem
+):
+    body = f"print('{SECRET}', file=sys.stderr)\n{body}"
     with pytest.raises(SetupError, match=problem) as caught:
         scanner(body, timeout_s=1.0 if "sleep" in body else 20.0).find([f"my {SECRET}"])
     assert SECRET not in str(caught.value)
     assert SECRET not in repr(caught.value.__context__)
     assert caught.value.exit_code == 5
+    assert SECRET not in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from clawcli.ingest.redact import Redactor
 from clawcli.ingest.secret_rules import RULES, read_rules
 
 KEY = b"k"
-FILLER = ["nothing to see here, and a lot of it " * 20] * 20
+FILLER = " nothing to see here, and a lot of it" * 300
 
 
 def rules_file(tmp_path, text):
@@ -24,10 +24,10 @@ def redactor(tmp_path, text):
 
 
 def redacted(tmp_path, rules, text):
-    """The same text alone and in a large array, which are searched in two ways."""
+    """The same text alone and in a long one, which are searched in two ways."""
     one = redactor(tmp_path, rules).text(text)
-    many, _ = redactor(tmp_path, rules).strings([*FILLER, text])
-    assert many[len(FILLER)].as_py() == one
+    assert redactor(tmp_path, rules).text(text + FILLER) == one + FILLER
+    assert redactor(tmp_path, rules).text(one) == one
     return re.sub("[0-9a-f]{6}]", "]", one)
 
 
@@ -71,6 +71,13 @@ def test_read_rules_with_min_entropy_leaves_dull_values(tmp_path):
     assert redacted(tmp_path, rules, "EMP-111111 EMP-123456") == "EMP-111111 EMP-[REDACTED:badge:]"
 
 
+def test_read_rules_that_hit_a_placeholder_leave_it(tmp_path):
+    rules = "[[rules]]\nname = 'shout'\npattern = '[A-Z]{8}'"
+    assert redacted(tmp_path, rules, "[REDACTED:badge:abcdef] HIDETHIS") == (
+        "[REDACTED:badge:] [REDACTED:shout:]"
+    )
+
+
 def test_read_rules_that_hit_numbers_or_run_over_strings_leave_json_valid(tmp_path):
     rules = """
 [[rules]]
@@ -88,6 +95,21 @@ pattern = 'from.*to'
     assert value["card"].startswith("[REDACTED:card:")
     assert value["c"] == "kept é"
     assert "from" not in str(value)
+
+
+def test_read_rules_whose_keywords_lie_inside_other_triggers_find_their_secrets(tmp_path):
+    rules = """
+[[rules]]
+name = "outer"
+pattern = 'sesame-[a-z]+'
+keywords = ["sesame"]
+[[rules]]
+name = "inner"
+pattern = 'ame-[0-9]{4}'
+keywords = ["ame"]
+"""
+    assert redacted(tmp_path, rules, "sesame-1234") == "ses[REDACTED:inner:]"
+    assert redacted(tmp_path, rules, "secret_sesame-open = 1") == "secret_[REDACTED:outer:] = 1"
 
 
 def test_read_rules_missing_file_is_named(tmp_path):

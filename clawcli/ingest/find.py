@@ -151,6 +151,9 @@ def _take_path(text: str, search: _Search) -> None:
     """Take in one path that was named, whatever it turns out to be."""
     try:
         status = os.stat(text)  # noqa: PTH116 - Path would tidy the path that is stored and shown
+    except FileNotFoundError:
+        search.problems.append(f"{_shown(text)} does not exist.")
+        return
     except OSError as error:
         search.problems.append(f"{_shown(text)} cannot be read: {error.strerror}.")
         return

@@ -208,8 +208,9 @@ class Redactor:
     ) -> None:
         """Show each text once to the scanner, without what the rules found in it."""
         rows_by_text: dict[bytes, list[int]] = defaultdict(list)
-        for row, data in enumerate(texts.to_pylist()):
-            if data is not None and data:
+        shown: list[bytes | None] = texts.to_pylist()
+        for row, data in enumerate(shown):
+            if data:
                 rows_by_text[redacted.get(row, data)].append(row)
         shown = [data.decode() for data in rows_by_text]
         rank = len(self._search.rules)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from clawcli.errors import ConfigError
 from clawcli.ingest.escapes import View
+from clawcli.ingest.secret_table import RULES
 from clawcli.ingest.secret_values import Rule, secret_of
 
 PLACEHOLDER = re.compile(rb"\[REDACTED:[a-z][a-z0-9_-]*:[0-9a-f]{6}\]")
@@ -74,7 +75,10 @@ class SecretSearch:
         self._hidden = re.compile(_HIDDEN.encode())
         self._prefilter = _either([*plain, _HIDDEN])
         marks = [rule.mark or trigger for rule, trigger in zip(rules, plain, strict=True)]
-        self._mark = _either(marks)
+        # claw's own marks leave all that others need; those of users may hide one another
+        own = [mark for mark, rule in zip(marks, rules, strict=True) if rule in RULES]
+        others = [mark for mark, rule in zip(marks, rules, strict=True) if rule not in RULES]
+        self._passes = [*([_either(own)] if own else []), *others]
         self._marks = [re.compile(mark.encode()) for mark in marks]
         self._words = [
             (word.encode(), rank)
@@ -96,8 +100,10 @@ class SecretSearch:
         return np.flatnonzero(matches(texts, self._prefilter))
 
     def is_suspect(self, text: bytes) -> bool:
-        """Tell the same of one text, that is short."""
-        return self._hides(text) or next(self._triggers_of(text), None) is not None
+        """Tell the same of one text; of a long one it is always true."""
+        if len(text) >= _FEW_BYTES or self._hides(text):
+            return True
+        return next(self._triggers_of(text), None) is not None
 
     def spans(self, texts: Sequence[bytes]) -> list[list[Span]]:
         """Find the secrets of some suspects: for each text its spans, in no order."""
@@ -131,18 +137,16 @@ class SecretSearch:
             # to build the automaton would take longer
             yield from map(self._triggers_of, texts)
             return
-        marked = pc.call_function(
-            "replace_substring_regex",
-            [pa.array(texts, pa.large_binary())],
-            pc.ReplaceSubstringOptions(f"({self._mark})", _MARK + rb"\1"),
-        )
-        for text, pieces in zip(texts, marked, strict=True):
-            lengths = map(len, pieces.as_py().split(_MARK)[:-1])
-            yield (
-                (place, rank)
-                for place in itertools.accumulate(lengths)
-                for rank in self._ranks(text, place)
-            )
+        array = pa.array(texts, pa.large_binary())
+        places: list[set[int]] = [set() for _ in texts]
+        for marks in self._passes:
+            options = pc.ReplaceSubstringOptions(f"({marks})", _MARK + rb"\1")
+            marked = pc.call_function("replace_substring_regex", [array], options)
+            for found, text in zip(places, marked, strict=True):
+                lengths = map(len, text.as_py().split(_MARK)[:-1])
+                found.update(itertools.accumulate(lengths))
+        for text, found in zip(texts, places, strict=True):
+            yield self._ranked(text, found)
 
     def _triggers_of(self, text: bytes) -> Iterator[tuple[int, int]]:
         lowered = text.lower()
@@ -152,17 +156,18 @@ class SecretSearch:
                 if self._triggers[rank].match(text, place, place + _LONGEST_TRIGGER_BYTES):
                     yield place, rank
 
-    def _ranks(self, data: bytes, place: int) -> Iterator[int]:
-        """Yield the rules whose trigger begins at a place."""
-        end = place + _LONGEST_TRIGGER_BYTES
-        first = self._first.match(data, place, end)
-        if first is None or first.lastgroup is None:
-            return
-        rank = int(first.lastgroup.removeprefix("rank"))
-        yield rank
-        for other in range(rank + 1, len(self.rules)):
-            if self._triggers[other].match(data, place, end):
-                yield other
+    def _ranked(self, text: bytes, places: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Yield the rules whose trigger begins at marked places."""
+        for place in places:
+            end = place + _LONGEST_TRIGGER_BYTES
+            first = self._first.match(text, place, end)
+            if first is None or first.lastgroup is None:
+                continue
+            rank = int(first.lastgroup.removeprefix("rank"))
+            yield place, rank
+            for other in range(rank + 1, len(self.rules)):
+                if self._triggers[other].match(text, place, end):
+                    yield place, other
 
     def _near(self, view: View, place: int, rank: int) -> Iterator[Span]:
         """Yield the secrets of one rule that a trigger is part of."""

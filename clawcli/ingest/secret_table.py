@@ -42,6 +42,7 @@ def _prefixed(
         accept,
         # the prefix, and what must not follow
         reach_bytes=most + 32,
+        mark=prefix,
     )
 
 
@@ -185,6 +186,7 @@ RULES: tuple[Rule, ...] = (
         "[A-Za-z0-9_.~-]{3}[78]Q~[A-Za-z0-9_.~-]{31,34}",
         ("q~",),
         before_bytes=3,
+        mark="[78]Q~",
     ),
     _prefixed(
         "slack",
@@ -206,13 +208,20 @@ RULES: tuple[Rule, ...] = (
     _prefixed("npm", "npm_", _ALNUM, 36, 64),
     _prefixed("pypi", "pypi-Ag", _WORD, 50, 1024),
     _prefixed("twilio", "SK", "[0-9a-f]", 32, 32, edge=_NOT_IN_WORD, end="(?![A-Za-z0-9])"),
-    Rule("sendgrid", rf"SG\.{_WORD}{{16}}", rf"SG\.{_WORD}{{16,64}}\.{_WORD}{{16,128}}", ("sg.",)),
+    Rule(
+        "sendgrid",
+        rf"SG\.{_WORD}{{16}}",
+        rf"SG\.{_WORD}{{16,64}}\.{_WORD}{{16,128}}",
+        ("sg.",),
+        mark=r"SG\.",
+    ),
     Rule(
         "discord",
         rf"\.{_WORD}{{6}}\.{_WORD}{{16}}",
         rf"(?<!{_WORD})[MNO]{_WORD}{{23,27}}\.{_WORD}{{6}}\.{_WORD}{{27,44}}(?!{_WORD})",
         (".",),
         before_bytes=28,
+        mark=rf"\.{_WORD}{{6}}\.",
     ),
     _following(
         "discord",
@@ -228,6 +237,7 @@ RULES: tuple[Rule, ...] = (
         rf"(?<!\d)\d{{8,12}}:AA{_WORD}{{32,34}}(?!{_WORD})",
         (":aa",),
         before_bytes=12,
+        mark=":AA",
     ),
     # other keys that agents of language models carry about
     _prefixed(
@@ -246,6 +256,7 @@ RULES: tuple[Rule, ...] = (
         rf"eyJ{_WORD}{{10,4096}}\.eyJ{_WORD}{{8,8192}}(?:\.{_WORD}{{0,2048}})?",
         ("eyj",),
         reach_bytes=16_384,
+        mark="eyJ",
     ),
     Rule(
         "url_password",

@@ -150,7 +150,7 @@ def _message(logged: dict[str, Any]) -> Message:
     if logged.get("object") == "response":
         return items.to_action(objects(logged.get("output"))).message
     if "type" in logged:
-        return items.to_messages([rest(logged, _EXTRA)])[0]
+        return items.to_messages([rest(logged, _EXTRA)])[0].message
     return to_message(logged)
 
 
