@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import pickle
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from clawcli.errors import ClawError
-
-_STOP = None
 
 
 @contextmanager
@@ -38,24 +39,29 @@ def without_gc() -> Iterator[None]:
 
 
 class Workers:
-    """Handlers by number, each busy with at most one call."""
+    """Handlers by number; what is sent to one is done in that order."""
 
     def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...], count: int) -> None:
         """Start count handlers make(*arguments); both must survive pickling if count > 1."""
         self.count = count
         self._results: deque[tuple[int, Any]] = deque()
+        """Results that were waited past."""
         self._local = make(*arguments) if count == 1 else None
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
+        self._arrived: SimpleQueue[tuple[int, bytes | None]] = SimpleQueue()
+        self._num_sent = 0
         # a forked child would inherit locks that threads of the table library hold
         context = multiprocessing.get_context("spawn")
-        for _ in range(count if count > 1 else 0):
+        for worker in range(count if count > 1 else 0):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
+            # a worker whose answer nobody takes would stand still while this process computes
+            Thread(target=_take_answers, args=(ours, worker, self._arrived), daemon=True).start()
 
     def __enter__(self) -> Workers:
         return self
@@ -68,45 +74,58 @@ class Workers:
         for pipe in self._pipes:
             pipe.close()
 
-    def send(self, worker: int, method: str, *arguments: Any) -> None:
-        """Have a handler work; what comes of it is to be received."""
+    def send(self, worker: int, method: str, *arguments: Any) -> int:
+        """Have a handler work; what comes of it is to be received. Returns a number of the call."""
+        self._num_sent += 1
         if self._local is not None:
             self._results.append((worker, getattr(self._local, method)(*arguments)))
         else:
-            self._pipes[worker].send((method, arguments))
+            self._pipes[worker].send((self._num_sent, method, arguments))
+        return self._num_sent
 
     def receive(self) -> tuple[int, Any]:
-        """Wait for the next result.
+        """Wait for the next result of any worker.
 
         Raises:
             ClawError: what the handler raised.
             RuntimeError: its process died, or it has a bug.
         """
-        if self._local is not None:
+        if self._results:
             return self._results.popleft()
-        pipe = wait(self._pipes)[0]
-        worker = self._pipes.index(pipe)  # type: ignore[arg-type]
-        try:
-            succeeded, result = pipe.recv()  # type: ignore[union-attr]
-        except EOFError as error:
-            raise RuntimeError("A worker process died; is there enough memory?") from error
-        if not succeeded:
-            raise result if isinstance(result, ClawError) else RuntimeError(result)
+        worker, _, result = self._next()
         return worker, result
 
     def each(self, method: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """Have some handlers, none of them busy, do one thing each and wait for all."""
-        results: dict[int, Any] = {}
+        """Have some handlers do one thing each, after what they do now, and wait for all."""
         if self._local is not None:
-            for worker, values in arguments.items():
-                results[worker] = getattr(self._local, method)(*values)
-            return results
-        for worker, values in arguments.items():
-            self.send(worker, method, *values)
+            return {w: getattr(self._local, method)(*values) for w, values in arguments.items()}
+        waited = {self.send(worker, method, *values) for worker, values in arguments.items()}
+        results: dict[int, Any] = {}
         while len(results) < len(arguments):
-            worker, result = self.receive()
-            results[worker] = result
+            worker, number, result = self._next()
+            if number in waited:
+                results[worker] = result
+            else:
+                self._results.append((worker, result))
         return results
+
+    def _next(self) -> tuple[int, int, Any]:
+        worker, data = self._arrived.get()
+        if data is None:
+            raise RuntimeError("A worker process died; is there enough memory?")
+        number, succeeded, result = pickle.loads(data)
+        if not succeeded:
+            raise result if isinstance(result, ClawError) else RuntimeError(result)
+        return worker, number, result
+
+
+def _take_answers(pipe: Connection, worker: int, arrived: SimpleQueue) -> None:
+    while True:
+        try:
+            arrived.put((worker, pipe.recv_bytes()))
+        except (EOFError, OSError):
+            arrived.put((worker, None))
+            return
 
 
 def _serve(pipe: Connection, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -115,15 +134,15 @@ def _serve(pipe: Connection, make: Callable[..., Any], arguments: tuple[Any, ...
     handler = make(*arguments)
     while True:
         try:
-            method, values = pipe.recv()
+            number, method, values = pipe.recv()
         except EOFError:
             return
         try:
-            answer = (True, getattr(handler, method)(*values))
+            answer = (number, True, getattr(handler, method)(*values))
         except ClawError as error:
-            answer = (False, error)
+            answer = (number, False, error)
         except Exception as error:
-            answer = (False, f"{type(error).__name__}: {error}")
+            answer = (number, False, f"{type(error).__name__}: {error}")
         try:
             pipe.send(answer)
         except BrokenPipeError:

@@ -3,6 +3,7 @@ import threading
 
 import pyarrow.compute as pc
 import pytest
+from conftest import assistant, pair, user, write_lines
 from table_data import PARTITIONS, steps_like
 
 from clawcli import schema
@@ -175,3 +176,26 @@ def test_remote_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
     with pytest.raises(MissingExtraError, match=r"needs the package gcsfs.*clawcli\[gs\]"):
         location.existing("gs://bucket/data")
+
+
+def test_remote_log_is_ingested_into_a_remote_table_and_curated_here(bucket, claw, tmp_path):
+    import boto3
+    import s3fs
+
+    records = [pair([user(f"hi {i}")], assistant(f"yo {i}"), uid=f"r{i}") for i in range(6)]
+    half = write_lines(tmp_path / "a.jsonl", records[:3]).read_bytes()
+    whole = write_lines(tmp_path / "a.jsonl", records).read_bytes()
+    store, output = boto3.client("s3"), f"{bucket}/ingested"
+    steps = []
+    for body in (half, half, whole):
+        store.put_object(Bucket="bucket", Key="logs/a.jsonl", Body=body)
+        s3fs.S3FileSystem.clear_instance_cache()  # as a new process, which has listed nothing yet
+        result = claw("ingest", f"{bucket}/logs", "-o", output, "--json")
+        assert result.code == 0, result.err
+        steps.append((result.report["steps"], result.report["steps_total"]))
+    assert steps == [(3, 3), (0, 3), (3, 6)]
+    result = claw("curate", output, "--where", "response <> 'yo 1'", "-o", tmp_path / "c", "--json")
+    assert result.report["steps_kept"] == 5
+    result = claw("curate", output, "--where", "true", "-o", f"{bucket}/curated")
+    assert result.code == 2
+    assert "is in an object store" in result.err

@@ -15,10 +15,10 @@ from secrets_data import ALNUM, BASE64, Maker
 
 from clawcli import schema
 from clawcli.errors import StoreError
-from clawcli.ingest import redact
 from clawcli.ingest.redact import Redactor, key_of
 from clawcli.ingest.secret_rules import RULES
 from clawcli.ingest.secret_search import SecretSearch
+from clawcli.store.location import REDACTION_KEY
 
 KEY = bytes(range(32))
 PLACEHOLDER = re.compile(r"\[REDACTED:([a-z_]+):[0-9a-f]{6}\]")
@@ -483,11 +483,11 @@ def test_nothing_that_is_shown_holds_a_secret():
 
 def test_key_is_made_once_for_its_owner_alone(tmp_path):
     key = key_of(tmp_path / "data")
-    path = tmp_path / "data" / redact.KEY_FILE
+    path = tmp_path / "data" / REDACTION_KEY
     assert path.read_bytes() == key == key_of(str(tmp_path / "data"))
     assert len(key) == 32
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert os.listdir(tmp_path / "data") == [redact.KEY_FILE]  # noqa: PTH208
+    assert os.listdir(tmp_path / "data") == [REDACTION_KEY]  # noqa: PTH208
     assert key_of(tmp_path / "other") != key
 
 
@@ -511,7 +511,7 @@ def test_key_of_a_url_is_made_once():
 
 
 def test_key_of_another_length_is_refused(tmp_path):
-    (tmp_path / redact.KEY_FILE).write_bytes(b"short")
+    (tmp_path / REDACTION_KEY).write_bytes(b"short")
     with pytest.raises(StoreError, match="holds 5 bytes"):
         key_of(tmp_path)
 

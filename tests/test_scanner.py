@@ -1,4 +1,5 @@
 import json
+import pickle
 import sys
 import textwrap
 
@@ -115,6 +116,12 @@ def test_redactor_with_a_scanner_takes_out_what_it_finds_too(tmp_path):
     assert changed.tolist() == [True, False, True, False]
     assert redactor.hits == {"hush": 2, "assignment": 1}
     assert again.equals(redacted)
+
+
+def test_redactor_that_has_not_begun_can_be_sent_to_another_process(tmp_path):
+    redactor = pickle.loads(pickle.dumps(Redactor(b"k", command=scanner_file(tmp_path, FINDS))))
+    assert SECRET not in redactor.text(SECRET)
+    redactor.close()
 
 
 def test_redactor_never_shows_a_scanner_what_the_rules_found(tmp_path):

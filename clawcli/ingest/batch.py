@@ -146,8 +146,9 @@ class Batch:
         """Begin without calls; known are the sources of earlier commits."""
         self.setting, self.known = setting, known
         self.messages = MessageCache()
-        self._waiting: dict[str, tuple[Step, Call, Choice]] = {}
-        self._going: Iterator[Part] | None = None
+        self._waiting: dict[str, list[tuple[Step, Call, Choice]]] = {}
+        """By step_uid, in the order of the log: a log may hold one call several times."""
+        self._going: dict[int, Iterator[Part]] = {}
         self._forced = plugin.choose(setting.format, setting.mapping)
         self._redactor = None if setting.redaction is None else _redactor(*setting.redaction)
 
@@ -155,20 +156,25 @@ class Batch:
         """Read a piece, or as much of it as fits into one part; learnt = sources since then."""
         for entry in learnt:
             self.known.add(entry)
-        self._going = self._parts(piece)
-        return next(self._going)
+        self._going[piece.number] = self._parts(piece)
+        return self.more(piece.number)
 
-    def more(self) -> Part:
-        """Read on in the piece that was taken last."""
-        assert self._going is not None
-        return next(self._going)
+    def more(self, number: int) -> Part:
+        """Read on in a piece that was taken."""
+        part = next(self._going[number])
+        if not part.more:
+            del self._going[number]
+        return part
 
     def drop(self, uids: Sequence[str]) -> None:
         """Let go of steps that are not to be written."""
         for uid in uids:
-            waiting = self._waiting.pop(uid, None)
-            if waiting is not None and self.setting.is_remote:
-                waiting[0].request.choices = []  # the other process has steps of its own
+            waiting = self._waiting[uid]
+            step, _, _ = waiting.pop(0)
+            if not waiting:
+                del self._waiting[uid]
+            if self.setting.is_remote:
+                step.request.choices = []  # the other process has steps of its own
 
     # -- pieces to calls -------------------------------------------------------------------------
 
@@ -242,7 +248,7 @@ class Batch:
         """
         found = [
             Row(uid, step.request.state_hash, step.next_hash, call, choice, linked[uid])
-            for uid, (step, call, choice) in ((uid, self._waiting[uid]) for uid in linked)
+            for uid, (step, call, choice) in ((uid, self._waiting[uid][0]) for uid in linked)
         ]
         # a trajectory's steps lie together, and trajectories in the order of the log
         first: dict[str, int] = {}
@@ -280,11 +286,11 @@ class Batch:
 
     def request_of(self, call: Call) -> Request:
         """Return what chaining knows of a call that waits."""
-        return self._waiting[call.step_uid][0].request
+        return self._waiting[call.step_uid][-1][0].request
 
     def wait(self, step: Step, call: Call, choice: Choice) -> None:
-        """Keep a call until it is linked; the first to log a step keeps it."""
-        self._waiting.setdefault(step.uid, (step, call, choice))
+        """Keep a call until it is linked."""
+        self._waiting.setdefault(step.uid, []).append((step, call, choice))
 
 
 class _Reader:

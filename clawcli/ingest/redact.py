@@ -29,8 +29,8 @@ from clawcli.ingest.leaves import Leaf, leaves, rebuilt
 from clawcli.ingest.scanner import Scanner
 from clawcli.ingest.secret_rules import RULES, Rule
 from clawcli.ingest.secret_search import SecretSearch, Span, meets_placeholder
-
-KEY_FILE = ".redaction-key"
+from clawcli.store.artefact import sync
+from clawcli.store.location import REDACTION_KEY
 
 _KEY_BYTES = 32
 _BATCH_BYTES = 1 << 25
@@ -208,22 +208,20 @@ class Redactor:
     ) -> None:
         """Show each text once to the scanner, without what the rules found in it."""
         rows_by_text: dict[bytes, list[int]] = defaultdict(list)
-        shown: list[bytes | None] = texts.to_pylist()
-        for row, data in enumerate(shown):
+        for row in np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False)).tolist():
+            data: bytes = redacted[row] if row in redacted else texts[row].as_py()
             if data:
-                rows_by_text[redacted.get(row, data)].append(row)
+                rows_by_text[data].append(row)
         shown = [data.decode() for data in rows_by_text]
         rank = len(self._search.rules)
-        for (data, rows), text, answers in zip(
-            rows_by_text.items(), shown, scanner.find(shown), strict=True
-        ):
+        for data, text, answers in zip(rows_by_text, shown, scanner.find(shown), strict=True):
             spans = []
             for answer in answers:
                 start, end = (len(text[:edge].encode()) for edge in (answer.start, answer.end))
                 if not meets_placeholder(start, end, data):
                     spans.append(Span(start, end, answer.rule, rank, 0, data[start:end]))
             if spans:
-                for row in rows:
+                for row in rows_by_text[data]:
                     redacted[row] = self._without(data, spans, bool(are_json[row]))
 
     def _without(self, data: bytes, spans: Sequence[Span], is_json: bool) -> bytes:
@@ -252,7 +250,7 @@ def key_of(directory: Path | str) -> bytes:
     Raises:
         StoreError: the key cannot be read or written, or is none.
     """
-    place = f"{str(directory).rstrip('/')}/{KEY_FILE}"
+    place = f"{str(directory).rstrip('/')}/{REDACTION_KEY}"
     try:
         key = _remote_key(place) if "://" in place else _local_key(Path(place))
     except OSError as error:
@@ -278,12 +276,16 @@ def _local_key(path: Path) -> bytes:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(secrets.token_bytes(_KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):
+            sync(fresh)
+            try:
                 os.link(fresh, path)
+            except OSError:
+                # not every file system has links; there, who comes second waits for no one
+                if not path.exists():
+                    fresh.replace(path)
+            sync(path.parent)
         finally:
-            fresh.unlink()
+            fresh.unlink(missing_ok=True)
     return path.read_bytes()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ from clawcli.store.location import Location
 
 _RESTATED_WARNING = 0.2
 _PARALLEL_BYTES = 48 << 20
+_PIECES_AHEAD = 3
 _PARALLEL_FILES = 2_000
 _FILES_PER_PARTITION = 8
 _SMALL_FILE_BYTES = 32 << 20
@@ -186,19 +187,21 @@ class _Driver:
         self.workers, self.rounds, self.meter = workers, rounds, meter
         self.num_given = 0
         self._num_done = 0
-        self._idle = deque(range(workers.count))
+        # several to each: a worker goes on while this process links
+        depth = _PIECES_AHEAD if workers.count > 1 else 1
+        self._free = Counter(dict.fromkeys(range(workers.count), depth))
         self._finished: dict[int, tuple[int, Part]] = {}
-        self._in_flight = 0
         self._learnt: list[Mapping[str, Any]] = []
         self._knows = [0] * workers.count
 
     def give(self, piece: Piece) -> None:
-        """Hand a piece to a worker, as soon as one is free."""
+        """Hand a piece to the worker that has least to do."""
         piece.number = self.num_given
-        while not self._idle or len(self._finished) > self.workers.count:
+        while not self._free.total():
             self._advance()
-        worker = self._idle.popleft()
-        self._send(worker, "take", piece, self._learnt[self._knows[worker] :])
+        worker, _ = self._free.most_common(1)[0]
+        self._free[worker] -= 1
+        self.workers.send(worker, "take", piece, self._learnt[self._knows[worker] :])
         self._knows[worker] = len(self._learnt)
         self.num_given += 1
 
@@ -208,30 +211,20 @@ class _Driver:
             self._advance()
         self._learnt.extend(self.rounds.commit())
 
-    def _send(self, worker: int, method: str, *arguments: Any) -> None:
-        self._in_flight += 1
-        self.workers.send(worker, method, *arguments)
-
-    def _receive(self) -> None:
-        worker, part = self.workers.receive()
-        self._in_flight -= 1
-        self._finished[part.number] = worker, part
-
     def _advance(self) -> None:
         while self._num_done not in self._finished:
-            self._receive()
+            worker, part = self.workers.receive()
+            self._finished[part.number] = worker, part
         worker, part = self._finished.pop(self._num_done)
         self.rounds.absorb(worker, part)
         self.meter.add(part, self.rounds)
-        if self.rounds.is_full:
-            while self._in_flight:  # a commit needs all workers
-                self._receive()
-            self._learnt.extend(self.rounds.commit())
         if part.more:
-            self._send(worker, "more")
+            self.workers.send(worker, "more", part.number)
         else:
             self._num_done += 1
-            self._idle.append(worker)
+            self._free[worker] += 1
+        if self.rounds.is_full:
+            self._learnt.extend(self.rounds.commit())
 
 
 class _Meter:

@@ -62,7 +62,7 @@ class Scanner:
             raise SetupError("--redact-with names no command.", "Name a program.")
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._lines: SimpleQueue[bytes] = SimpleQueue()
+        self._lines: SimpleQueue[bytes] | None = None
 
     def find(self, texts: Sequence[str]) -> list[list[Found]]:
         """Find the secrets of some texts.
@@ -114,13 +114,13 @@ class Scanner:
                 raise self._failed(f"cannot be started ({error.strerror})") from error
             self._finalizer = weakref.finalize(self, _end, self._process)
             self._lines = SimpleQueue()
-            threading.Thread(
-                target=_forward, args=(self._process.stdout, self._lines), daemon=True
-            ).start()
+            forwarded = self._process.stdout, self._lines
+            threading.Thread(target=_forward, args=forwarded, daemon=True).start()
         assert self._process.stdin is not None
         return self._process.stdin
 
     def _read(self) -> _Line:
+        assert self._lines is not None
         try:
             raw = self._lines.get(timeout=self._timeout_s)
         except Empty:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from clawcli import messages
 from clawcli.ingest.calls import EMPTY, Call, Digested, Node, digested
@@ -125,7 +126,10 @@ def _look_back(request: Request, state: Node) -> None:
     if last is not None and last.item is not None and last.parent is not None:
         request.last, request.lookup, request.lookup_loose = last.depth, last.exact, last.loose
         request.asked_loose = last.item.loose
-        request.ids_asked, request.ids_before = messages.chain_ids(last.item.message), last.parent.ids
+        request.ids_asked, request.ids_before = (
+            messages.chain_ids(last.item.message),
+            last.parent.ids,
+        )
     if state.depth > request.last + 1:
         tail, node = [], state.parent
         while node is not None and node.depth > request.last:
@@ -156,7 +160,7 @@ def _said(message: Message) -> tuple[int, bytes] | None:
 
 def said(text: str) -> tuple[int, bytes]:
     """Length and hash of a text, to find it at the beginning of another."""
-    return len(text), hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+    return len(text), xxhash.xxh3_128_digest(text.encode(errors="surrogatepass"))
 
 
 def trace(prompt: Sequence[int], response: Sequence[int]) -> TokenTrace:
