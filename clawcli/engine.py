@@ -39,7 +39,10 @@ def without_gc() -> Iterator[None]:
 
 
 class Workers:
-    """Handlers by number; what is sent to one is done in that order."""
+    """Handlers by number; what is sent to one is done in that order.
+
+    A handler in this process is closed at the end; those in others end with their processes.
+    """
 
     def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...], count: int) -> None:
         """Start count handlers make(*arguments); both must survive pickling if count > 1."""
@@ -67,6 +70,8 @@ class Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._local is not None:
+            self._local.close()
         for process in self._processes:
             process.terminate()
         for process in self._processes:

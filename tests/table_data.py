@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from clawcli import schema
+from clawcli.store import location, log, table
 
 PARTITIONS = schema.PARTITION_COLUMNS
 
@@ -39,3 +40,36 @@ def steps_like(start, end, **values):
             for i in range(start, end)
         )
     )
+
+
+INFO = {"command": "ingest"}
+
+
+def commit(root, rows, **more):
+    added = table.write_files(root, rows, PARTITIONS)
+    return table.commit(root, added, rows.schema, info=INFO, partition_by=PARTITIONS, **more)
+
+
+def place(root, version=None):
+    return location.Location(root.parent, version)
+
+
+def uids(rows):
+    return rows["step_uid"].to_pylist()
+
+
+def active(root, version=None):
+    """Data files of a version by their partition."""
+    found = log.active(table.open_table(root, version))
+    return sorted(found, key=lambda file: file.partition_values["log_date"] or "")
+
+
+def names(root, version=None):
+    return {file.name for file in active(root, version)}
+
+
+def three_days(root):
+    """100 rows a day, a commit each."""
+    for day in range(3):
+        commit(root, steps_like(100 * day, 100 * day + 100, log_date=f"2026-01-0{day + 1}"))
+    return root

@@ -105,6 +105,7 @@ def test_strings_of_many_and_long_texts_give_what_one_short_text_gives(number):
         assert np.flatnonzero(changed).tolist() == [len(FILLER)]
 
 
+@pytest.mark.slow
 def test_text_redacted_twice_stays_the_same():
     for seed in range(3):
         maker = Maker(seed)

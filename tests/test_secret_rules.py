@@ -126,7 +126,7 @@ def test_read_rules_no_toml_is_data_error(tmp_path):
     ("text", "problem"),
     [
         ("name = 'x'", r"no list of rules"),
-        ("[[rules]]\nname = 'x'\npatern = 'y'", r"rule 1 of .*patern.*pattern"),
+        ("[[rules]]\nname = 'x'\npatterns = 'y'", r"rule 1 of .*patterns.*pattern"),
         ("[[rules]]\nname = 'x'", r"rule 1 of .*pattern"),
         ("[[rules]]\nname = 'A B'\npattern = 'y'", r"name is missing or has other characters"),
         ("[[rules]]\nname = 'github'\npattern = 'y'", r"one of claw's own"),
@@ -141,6 +141,7 @@ def test_read_rules_names_what_is_wrong_with_a_rule(tmp_path, text, problem):
         read_rules(rules_file(tmp_path, text))
 
 
+@pytest.mark.slow
 def test_rules_too_large_for_one_search_are_refused(tmp_path):
     rules = "".join(
         f"[[rules]]\nname = 'x{n}'\npattern = '{n}[a-z]{{900}}'\n" for n in range(1000, 6000)

@@ -14,12 +14,13 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.compute
 
 from clawcli import schema
 from clawcli.errors import ClawError, DataError, StoreError
 from clawcli.ingest import formats, rows, sources, steps
-from clawcli.ingest.calls import Call, Choice, Context, Fate, MessageCache
+from clawcli.ingest.calls import Call, Choice, Context, Fate, MessageCache, Session
 from clawcli.ingest.chain import Request, Step
 from clawcli.ingest.find import Found
 from clawcli.ingest.formats import plugin
@@ -29,6 +30,7 @@ from clawcli.ingest.rows import Linked, Row
 from clawcli.ingest.salvage import salvage
 from clawcli.ingest.secret_rules import Rule
 from clawcli.ingest.sources import Identity, KnownSources
+from clawcli.messages import Message
 from clawcli.store import table
 from clawcli.store.location import Location
 
@@ -166,6 +168,11 @@ class Batch:
             del self._going[number]
         return part
 
+    def close(self) -> None:
+        """End what runs beside: an outside scanner."""
+        if self._redactor is not None:
+            self._redactor.close()
+
     def drop(self, uids: Sequence[str]) -> None:
         """Let go of steps that are not to be written."""
         for uid in uids:
@@ -187,9 +194,25 @@ class Batch:
                         step.request.let_go()
                 done.append(taken)
                 if more:
+                    self._hide(done)
                     yield Part(piece.number, done, more=True)
                     done = []
+        self._hide(done)
         yield Part(piece.number, done)
+
+    def _hide(self, done: Sequence[Taken]) -> None:
+        """Take secrets out of what is kept of records that gave no step."""
+        rows_ = [row for taken in done for row in taken.unused]
+        if not rows_:
+            return
+        if self._redactor is not None:
+            unused = pa.Table.from_pylist(rows_, schema=schema.arrow_schema(schema.REJECTS))
+            for row, hidden in zip(rows_, self._redactor.rejects(unused).to_pylist(), strict=True):
+                row.update(hidden)
+        for row in rows_:
+            # cut last: a cut might leave half of a secret, which no rule knows
+            first = row["first_bytes"].encode(errors="replace")[:_FIRST_BYTES]
+            row["first_bytes"] = first.decode(errors="replace")
 
     def _source(self, piece: Piece, found: Found) -> Iterator[tuple[Taken, bool]]:
         """Read one source; pairs of what a part of it gave and whether it goes on."""
@@ -223,9 +246,10 @@ class Batch:
                 found.label, (msgspec.json.decode(raw) for raw in begin.samples)
             )
             reading = _Reader(self, module, found, identity, taken)
-            is_rewritten = identity.state == "rewritten" and identity.known is not None
-            if is_rewritten and not sources.is_document(begin):
-                raise sources.changed(found, identity.known)
+            known = identity.known if identity.state == "rewritten" else None
+            if known is not None and not sources.is_document(begin):
+                raise sources.changed(found, known)
+            is_rewritten = known is not None
             if begin.container == "lines" and not is_rewritten and not hasattr(module, "session"):
                 yield from reading.lines(None, None)
             else:
@@ -258,6 +282,8 @@ class Batch:
             key=lambda r: (first[r.linked.placed.trajectory_uid], r.linked.placed.step_index)
         )
         before = Counter(self._redactor.hits) if self._redactor else Counter()
+        if self._redactor is not None:
+            self._redactor.tainted.update(_spelling_again(found, self._redactor))
         built = self._redacted(rows.build(found)) if found else None
         files: list[Any] = []
         said_again = None
@@ -265,7 +291,7 @@ class Batch:
             if again:
                 is_again = pa.array([row.uid in again for row in found])
                 said_again = built.filter(is_again)
-                built = built.filter(pa.compute.invert(is_again))
+                built = built.filter(pc.invert(is_again))
             if built.num_rows and not self.setting.dry_run:
                 files = table.write_files(self.setting.place.steps, built, schema.PARTITION_COLUMNS)
         return Written(
@@ -279,10 +305,6 @@ class Batch:
 
     def _redacted(self, built: pa.Table) -> pa.Table:
         return built if self._redactor is None else self._redactor.steps(built)
-
-    def redacted_text(self, text: str) -> str:
-        """Hide secrets in a text that is kept apart from rows."""
-        return text if self._redactor is None else self._redactor.text(text)
 
     def request_of(self, call: Call) -> Request:
         """Return what chaining knows of a call that waits."""
@@ -423,7 +445,7 @@ class _Reader:
                 else:
                     fate = Fate("rejected", "bad_record", "the record is no object")
                     self._set_aside(part, fate)
-        session = self.module.session(values, self.context)
+        session: Session = self.module.session(values, self.context)  # type: ignore[union-attr]
         for ordinal, fate in session.fates.items():
             self._set_aside(by_ordinal[ordinal], fate)
         for call in session.calls:
@@ -472,22 +494,44 @@ class _Reader:
                 self.batch.request_of(call).follows = call.follows.step_uid or None
 
     def _set_aside(self, record: Record, fate: Fate) -> None:
-        shown = bytes(record.raw[:_CONTEXT_BYTES]).decode(errors="replace")
-        hide = self.batch.redacted_text
         self.taken.unused.append(
             {
                 "source_uid": self.taken.source_uid,
-                "source_path": hide(self.found.label),
+                "source_path": self.found.label,
                 "source_offset": record.offset,
                 "log_format": self.module.NAME,
                 "fate": fate.fate,
                 "reason": fate.reason,
-                "detail": hide(fate.detail),
+                "detail": fate.detail,
                 **fate.known,
-                # hidden first: a cut might leave half of a secret, which no rule knows
-                "first_bytes": hide(shown).encode()[:_FIRST_BYTES].decode(errors="replace"),
+                "first_bytes": bytes(record.raw[:_CONTEXT_BYTES]).decode(errors="replace"),
             }
         )
+
+
+def _spelling_again(found: Sequence[Row], redactor: Redactor) -> Iterator[str]:
+    """List parents of steps whose logged prompt ids spell more of the state than is new in it.
+
+    Where ids do not go on exactly from the parent's, as after another tokenisation, they spell
+    messages of the parent once more, and a secret that was taken out of these would be in them.
+    """
+    for row in found:
+        ids, linked = row.call.prompt_ids, row.linked
+        prefix, parent = linked.placed.prefix_messages, linked.placed.parent_step_uid
+        if ids is None or not prefix or parent is None:
+            continue
+        known = linked.parent_tokens
+        if known is not None and steps.shared_tokens(ids, known) == known.total:
+            continue
+        shared = [item.message for item in row.call.state.after()[:prefix]]
+        if redactor.found_in([row.call.system, *_texts(shared)]):
+            yield parent
+
+
+def _texts(messages: Sequence[Message]) -> Iterator[str]:
+    for message in messages:
+        yield from filter(None, (message.content, message.parts, message.reasoning, message.name))
+        yield from (call.arguments for call in message.tool_calls or ())
 
 
 def _codes(built: pa.Table | None) -> Counter[str]:

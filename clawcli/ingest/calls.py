@@ -114,7 +114,7 @@ class MessageCache:
     longest ago is let go of beyond a limit; it would be decoded again.
     """
 
-    _GENERATION_BYTES = 48 << 20
+    _GENERATION_BYTES = 24 << 20
     _MAX_PLACES = 400_000
 
     def __init__(self) -> None:

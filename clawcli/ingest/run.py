@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow.compute as pc
 
 from clawcli.engine import Workers, without_gc
 from clawcli.errors import ClawError, ConfigError, DataError, NotFoundError, UsageError
@@ -371,7 +370,7 @@ def _report(place: Location, rounds: Rounds, rewards: Any) -> IngestReport:
         if rounds.dry_run:
             trajectories_total = len({*stored.to_pylist(), *totals.trajectories})
         else:
-            trajectories_total = pc.count_distinct(stored).as_py()
+            trajectories_total = len(stored.unique())
     return IngestReport(
         files_read=totals.files_read,
         files_unchanged=totals.files_unchanged,

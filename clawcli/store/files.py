@@ -269,11 +269,10 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Bounds:
-    """The least and the greatest value of a column, as far as they can be told."""
+    """Bounds of the row groups of a column, NaN left out, and the number of its nulls."""
 
     values: list[Any] = field(default_factory=list)
     nulls: int = 0
-    known: bool = True
 
 
 def _stats(footer: pq.FileMetaData) -> str:
@@ -287,12 +286,10 @@ def _stats(footer: pq.FileMetaData) -> str:
             of.nulls += found.null_count
             if found.has_min_max:
                 of.values += [found.min, found.max]
-            elif found.null_count < chunk.num_values:
-                of.known = False  # nothing but NaN
     finite = {
         name: (_plain(min(of.values)), _plain(max(of.values)))
         for name, of in bounds.items()
-        if of.known and of.values
+        if of.values
     }
     finite = {name: pair for name, pair in finite.items() if None not in pair}
     return json.dumps(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clawcli.errors import DataError, NotFoundError, StoreError
-from clawcli.store import files, log, scan
+from clawcli.store import commits, files, log, scan
 from clawcli.store.files import AddedFile
 from clawcli.store.log import ActiveFile
 from clawcli.store.remote import Place
@@ -44,7 +44,7 @@ def replace(
         rows: all columns of the table, each step_uid once.
         added: files that were written with write_files and hold other rows than these.
         info: what made the commit.
-        txn: as in log.commit.
+        txn: as in commits.commit.
 
     Returns:
         The version that the commit made.
@@ -75,7 +75,7 @@ def replace(
             new.append(files.write_file(root, pieces, mine.schema, file.partition_values))
             old.append(file)
         new += files.write_files(root, waiting, partition_by)
-        return log.commit(
+        return commits.commit(
             root,
             [*added, *_not_empty(root, new)],
             rows.schema,
@@ -124,7 +124,7 @@ def compact(
             old += group
         if not old:
             return table.version()
-        return log.commit(
+        return commits.commit(
             root,
             new,
             schema,

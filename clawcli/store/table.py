@@ -3,7 +3,8 @@
 What a table is made of has modules of its own, and callers need only this one:
 
     files     Parquet files that nothing refers to yet, written by any process
-    log       versions: commits, transactions, history
+    log       versions and their files, history
+    commits   new versions, transactions
     scan      rows of a version, all or filtered
     rewrite   rows with new content, few files out of many
 
@@ -26,9 +27,10 @@ from deltalake.exceptions import DeltaError
 from clawcli import schema
 from clawcli.store import files, log
 from clawcli.store import scan as scan_files
+from clawcli.store.commits import commit, last_transaction
 from clawcli.store.files import AddedFile, write_files
 from clawcli.store.location import LOCK, Location
-from clawcli.store.log import check_log, commit, exists, history, last_transaction, open_table
+from clawcli.store.log import check_log, exists, history, open_table
 from clawcli.store.remote import Place
 from clawcli.store.rewrite import compact, discard, replace
 
