@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.compute
 
 from clawcli import schema
@@ -85,6 +84,8 @@ class Taken:
     found: Found
     state: str = "new"
     """As Identity.state, or failed."""
+    label: str = ""
+    """Path of the source as it is stored, without a secret in it."""
     source_uid: str = ""
     head: str = ""
     """As Identity.head."""
@@ -216,7 +217,7 @@ class Batch:
 
     def _source(self, piece: Piece, found: Found) -> Iterator[tuple[Taken, bool]]:
         """Read one source; pairs of what a part of it gave and whether it goes on."""
-        taken = Taken(found)
+        taken = Taken(found, label=self._label(found))
         try:
             if piece.identity is not None and piece.format is not None:
                 module = self._forced or plugin.named(piece.format)
@@ -236,7 +237,9 @@ class Batch:
                 logger.warning("%s is empty: it holds no record.", found.label)
                 yield taken, False
                 return
-            identity = sources.identify(found, begin, self.known, self.setting.source_name)
+            identity = sources.identify(
+                found, begin, self.known, self.setting.source_name, label=taken.label
+            )
             taken.state, taken.source_uid = identity.state, identity.source_uid
             taken.head = identity.head
             if identity.state == "unchanged":
@@ -289,9 +292,8 @@ class Batch:
         said_again = None
         if built is not None:
             if again:
-                is_again = pa.array([row.uid in again for row in found])
-                said_again = built.filter(is_again)
-                built = built.filter(pc.invert(is_again))
+                said_again = built.filter(pa.array([row.uid in again for row in found]))
+                built = built.filter(pa.array([row.uid not in again for row in found]))
             if built.num_rows and not self.setting.dry_run:
                 files = table.write_files(self.setting.place.steps, built, schema.PARTITION_COLUMNS)
         return Written(
@@ -302,6 +304,9 @@ class Batch:
             rows.restated_chars(found),
             (Counter(self._redactor.hits) if self._redactor else Counter()) - before,
         )
+
+    def _label(self, found: Found) -> str:
+        return found.label if self._redactor is None else self._redactor.text(found.label)
 
     def _redacted(self, built: pa.Table) -> pa.Table:
         return built if self._redactor is None else self._redactor.steps(built)
@@ -367,7 +372,10 @@ class _Reader:
         yield self.taken, False
 
     def _next_taken(self) -> Taken:
-        return Taken(self.found, self.taken.state, self.taken.source_uid, is_first=False)
+        before = self.taken
+        return Taken(
+            self.found, before.state, before.label, before.source_uid, before.head, is_first=False
+        )
 
     def _close(self, source: Lines | Whole, end: int) -> None:
         """Say what was consumed up to here."""
@@ -382,7 +390,12 @@ class _Reader:
         is_cut = source.pending is not None
         if piece is not None or is_cut or identity.state == "moved":
             taken.entry = sources.entry(
-                identity, self.found, piece, is_whole=taken.is_whole, is_cut=is_cut
+                identity,
+                self.found,
+                piece,
+                label=taken.label,
+                is_whole=taken.is_whole,
+                is_cut=is_cut,
             )
 
     def _finish(self, source: Lines | Whole) -> None:
@@ -474,7 +487,7 @@ class _Reader:
         taken, setting = self.taken, self.batch.setting
         taken.begun.add(record.ordinal)
         for call in calls:
-            call.source_uid, call.source_path = taken.source_uid, self.found.label
+            call.source_uid, call.source_path = taken.source_uid, taken.label
             call.record, call.offset = record.ordinal, record.offset
             call.log_format = self.module.NAME
             if codes:
@@ -497,7 +510,7 @@ class _Reader:
         self.taken.unused.append(
             {
                 "source_uid": self.taken.source_uid,
-                "source_path": self.found.label,
+                "source_path": self.taken.label,
                 "source_offset": record.offset,
                 "log_format": self.module.NAME,
                 "fate": fate.fate,

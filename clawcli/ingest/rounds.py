@@ -272,7 +272,7 @@ class Rounds:
                     {
                         "step_uid": step.uid,
                         "source_uid": taken.source_uid,
-                        "source_path": taken.found.label,
+                        "source_path": taken.label,
                         "source_offset": offset,
                     }
                 )
@@ -295,7 +295,7 @@ class Rounds:
         if by_now and all(by_now.pieces.get(start) == (end, h) for start, end, h in pieces):
             self.totals.files_unchanged += 1  # another run was faster
             return True
-        earlier = [e for e in self._this_run.get(taken.head, ()) if e.path != taken.found.label]
+        earlier = [e for e in self._this_run.get(taken.head, ()) if e.path != taken.label]
         for source in earlier:
             rest = sources.rest(taken.found, source)
             if rest is None and source.source_uid != taken.source_uid:

@@ -52,6 +52,7 @@ def entry(
     found: Found,
     piece: tuple[int, int, str] | None,
     *,
+    label: str,
     is_whole: bool,
     is_cut: bool,
 ) -> dict[str, Any]:
@@ -61,6 +62,7 @@ def entry(
         identity: which source.
         found: where it was read.
         piece: first byte, byte behind, fingerprint; null = nothing more than before.
+        label: its path as it is stored.
         is_whole: the piece takes the place of all that earlier commits say.
         is_cut: a record follows that is not complete.
     """
@@ -70,7 +72,7 @@ def entry(
             tail = hash128(stream.read(_CHUNK_BYTES))
     return {
         "source_uid": identity.source_uid,
-        "path": found.label,
+        "path": label,
         "tail": tail,
         "head": identity.head,
         "whole": is_whole,
@@ -131,7 +133,14 @@ class Identity:
         return self.known.consumed if self.known and self.state in ("grown", "moved") else 0
 
 
-def identify(found: Found, head: Head, known: KnownSources, name: str | None = None) -> Identity:
+def identify(
+    found: Found,
+    head: Head,
+    known: KnownSources,
+    name: str | None = None,
+    *,
+    label: str | None = None,
+) -> Identity:
     """Compare a source with what was ingested before.
 
     Args:
@@ -139,6 +148,7 @@ def identify(found: Found, head: Head, known: KnownSources, name: str | None = N
         head: how it begins.
         known: what was ingested before.
         name: in place of its file name (--source-name).
+        label: its path as it is stored; null = as it is.
     """
     begins = hash128(_lasting(head))
     uid = hash128(begins, name or found.name)
@@ -156,7 +166,7 @@ def identify(found: Found, head: Head, known: KnownSources, name: str | None = N
         return Identity(source.source_uid, begins, state, source)
     if same is None and name is None and is_document(head) and found.path != "-":
         # written anew as it grew, and not even its beginning stayed
-        same = known.at(found.label)
+        same = known.at(label or found.label)
         uid = same.source_uid if same else uid
     return Identity(uid, begins, "rewritten" if same else "new", same)
 
