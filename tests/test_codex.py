@@ -345,15 +345,36 @@ def test_subagent_is_told_from_its_parent():
     assert calls[0].step_kind == "compaction"
 
 
+def test_subagent_whose_lines_have_one_time_holds_steps():
+    spawned = {"subagent": {"other": "guardian"}}
+    calls, _ = read(meta("child", source=spawned), said("user", "task"), said("assistant", "own"))
+    assert actions(calls) == ["own"]
+
+
+def test_forks_in_one_file_are_told_apart_by_their_age():
+    calls, _ = read(
+        meta("one", at=60, forked_from_id="parent"),
+        meta("parent", at=0),
+        said("assistant", "own", at=62),
+        meta("two", at=120, forked_from_id="parent"),
+        meta("parent", at=0),
+        said("assistant", "copied", at=120),
+        said("user", "go on", at=130),
+        said("assistant", "own too", at=131),
+    )
+    assert [found.trajectory_key for found in calls] == ["one", "two"]
+    assert state(calls[1]) == ["copied", "go on"]
+
+
 def test_another_header_after_a_turn_begins_another_session():
     calls, _ = read(
         meta("t1"),
         said("assistant", "one"),
         meta("t1"),
         said("assistant", "two"),
-        meta("t2"),
+        meta("t2", at=1),
         said("assistant", "three"),
-        meta("t2"),
+        meta("t2", at=1),
         said("assistant", "four"),
     )
     assert [found.trajectory_key for found in calls] == ["t1", "t1", "t2", "t2"]

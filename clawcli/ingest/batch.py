@@ -277,12 +277,16 @@ class Batch:
             Row(uid, step.request.state_hash, step.next_hash, call, choice, linked[uid])
             for uid, (step, call, choice) in ((uid, self._waiting[uid][0]) for uid in linked)
         ]
-        # a trajectory's steps lie together, and trajectories in the order of the log
+        # by partition; a trajectory's steps lie together, and trajectories in the order of the log
         first: dict[str, int] = {}
         for place, row in enumerate(found):
             first.setdefault(row.linked.placed.trajectory_uid, place)
         found.sort(
-            key=lambda r: (first[r.linked.placed.trajectory_uid], r.linked.placed.step_index)
+            key=lambda r: (
+                r.linked.placed.log_date,
+                first[r.linked.placed.trajectory_uid],
+                r.linked.placed.step_index,
+            )
         )
         before = Counter(self._redactor.hits) if self._redactor else Counter()
         if self._redactor is not None:

@@ -96,6 +96,10 @@ Reader = Callable[[bytes], Sequence[Digested]]
 """Decodes the JSON of one logged message into the messages that it stands for."""
 
 
+_PLACE_BYTES = 600
+"""About what it costs to remember a message besides its text."""
+
+
 class _Place:
     """A conversation, and how it was logged to go on: hash of the next raw message -> place."""
 
@@ -103,7 +107,7 @@ class _Place:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.then: dict[bytes, _Place] = {}
+        self.then: dict[bytes, _Place] | None = None  # most are the end of a log, or lead to one
 
 
 class MessageCache:
@@ -115,7 +119,8 @@ class MessageCache:
     """
 
     _GENERATION_BYTES = 24 << 20
-    _MAX_PLACES = 400_000
+    _PLACES_BYTES = 64 << 20
+    """Raw messages that conversations are remembered of, before all are forgotten at once."""
 
     def __init__(self) -> None:
         self._decoded: dict[tuple[Reader, bytes], Sequence[Digested]] = {}
@@ -125,7 +130,7 @@ class MessageCache:
         self._new_bytes = 0
         self._roots: dict[Reader, _Place] = {}
         self._systems: dict[tuple[Reader, bytes], str | None] = {}
-        self._num_places = 0
+        self._places_bytes = 0
 
     def get(self, raw: msgspec.Raw | bytes) -> Digested:
         """Decode one message in the OpenAI chat form.
@@ -150,8 +155,8 @@ class MessageCache:
         """
         read = read or read_chat_message
         place = self._roots.get(read)
-        if place is None or self._num_places > self._MAX_PLACES:
-            place, self._num_places = _Place(EMPTY), 0
+        if place is None or self._places_bytes > self._PLACES_BYTES:
+            place, self._places_bytes = _Place(EMPTY), 0
             self._roots = {read: place}
         keys = list(map(xxhash.xxh3_128_digest, raws))
         if not keys:
@@ -159,7 +164,8 @@ class MessageCache:
         system = self._system(raws[0], keys[0], read)
         start = 0 if system is None else 1
         for number in range(start, len(keys)):
-            found = place.then.get(keys[number])
+            then = place.then
+            found = None if then is None else then.get(keys[number])
             if found is None:
                 found = self._go_on(place, raws[number], keys[number], read)
             place = found
@@ -171,9 +177,14 @@ class MessageCache:
         return count
 
     def _go_on(self, place: _Place, raw: msgspec.Raw | bytes, key: bytes, read: Reader) -> _Place:
-        node = conversation(self._decode(raw, key, read), place.node)
-        place.then[key] = found = _Place(node)
-        self._num_places += 1
+        node = place.node
+        for item in self._decode(raw, key, read):
+            node = Node(node, item)
+        found = _Place(node)
+        if place.then is None:
+            place.then = {}
+        place.then[key] = found
+        self._places_bytes += len(memoryview(raw)) + _PLACE_BYTES
         return found
 
     def _system(self, raw: msgspec.Raw | bytes, key: bytes, read: Reader) -> str | None:
@@ -196,7 +207,6 @@ class MessageCache:
                 self._new_bytes += size
             if self._generation_bytes > self._GENERATION_BYTES:
                 self._before, self._decoded, self._generation_bytes = self._decoded, {}, 0
-                self._roots, self._num_places = {}, 0
             self._decoded[key] = found
             self._generation_bytes += size
         return found

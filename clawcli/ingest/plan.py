@@ -40,18 +40,19 @@ def pieces(found: Sequence[Found], setting: Setting, known: KnownSources) -> Ite
         Pieces, numbered from 0. None says: go on when all before is committed, because whether a
         large source is known depends on that.
     """
-    number = 0
+    number = num_bytes = 0
     small: list[Found] = []
     for source in found:
         if source.size is not None and source.size < _SMALL_BYTES:
             small.append(source)
-            if len(small) == _SMALL_FILES or sum(s.size or 0 for s in small) >= RANGE_BYTES:
+            num_bytes += source.size
+            if len(small) == _SMALL_FILES or num_bytes >= RANGE_BYTES:
                 yield Piece(number, small)
-                number, small = number + 1, []
+                number, small, num_bytes = number + 1, [], 0
             continue
         if small:
             yield Piece(number, small)
-            number, small = number + 1, []
+            number, small, num_bytes = number + 1, [], 0
         is_large = source.size is None or source.size >= _LARGE_BYTES
         if is_large:
             yield None

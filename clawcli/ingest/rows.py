@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from clawcli import messages, schema
@@ -15,6 +16,8 @@ from clawcli.ingest.chain import Placement, Step, TokenTrace
 from clawcli.ingest.placing import microseconds
 from clawcli.messages import Message, ToolCall
 
+_MOST_BYTES = 2**31 - 1
+_SAMPLE, _LONG_CHARS = 128, 256
 _PLACED = Placement.__struct_fields__
 
 
@@ -84,7 +87,7 @@ def build(rows: Sequence[Row]) -> pa.Table:
     arrays = []
     for column in schema.STEPS:
         if column.name in plain:
-            arrays.append(pa.array(plain[column.name], column.type))
+            arrays.append(_array(plain[column.name], column.type))
         elif column.name == "observation":
             arrays.append(_messages([[item.message for item in items] for items in new]))
         elif column.name == "final_observation":
@@ -223,6 +226,26 @@ def _json(value: dict[str, Any]) -> str | None:
     return msgspec.json.encode(value).decode() if value else None
 
 
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Make an array; of strings in one allocation, which a builder would grow its way to."""
+    if kind != pa.string():
+        return pa.array(values, kind)
+    few = [value for value in values[:_SAMPLE] if value is not None]
+    if sum(map(len, few)) < _LONG_CHARS * len(values[:_SAMPLE]):
+        return pa.array(values, kind)
+    is_null = [value is None for value in values]
+    encoded = [b"" if value is None else value.encode() for value in values]
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
+    if offsets[-1] > _MOST_BYTES:
+        return pa.array(values, kind)
+    valid = None
+    if any(is_null):
+        valid = pa.py_buffer(np.packbits(~np.array(is_null), bitorder="little"))
+    buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(kind, len(values), buffers)
+
+
 def _lists(values: Sequence[Sequence[Any] | None]) -> tuple[pa.Array, list[Any]]:
     """Flatten lists; null stays apart from empty.
 
@@ -244,7 +267,7 @@ def _messages(values: Sequence[Sequence[Message] | None]) -> pa.Array:
     fields = [
         _tool_calls([item.tool_calls for item in items])
         if field.name == "tool_calls"
-        else pa.array([getattr(item, field.name) for item in items], field.type)
+        else _array([getattr(item, field.name) for item in items], field.type)
         for field in schema.MESSAGE
     ]
     structs = pa.StructArray.from_arrays(fields, fields=list(schema.MESSAGE))
@@ -254,7 +277,7 @@ def _messages(values: Sequence[Sequence[Message] | None]) -> pa.Array:
 def _tool_calls(values: Sequence[Sequence[ToolCall] | None]) -> pa.Array:
     offsets, items = _lists(values)
     fields = [
-        pa.array([getattr(item, field.name) for item in items], field.type)
+        _array([getattr(item, field.name) for item in items], field.type)
         for field in schema.TOOL_CALL
     ]
     structs = pa.StructArray.from_arrays(fields, fields=list(schema.TOOL_CALL))

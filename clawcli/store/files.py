@@ -21,6 +21,7 @@ from operator import and_
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -211,12 +212,29 @@ def _partitions(
     if not names:
         yield {}, rows
         return
+    others = rows.drop_columns(list(names))
     keys = rows.select(list(names)).group_by(list(names)).aggregate([])
+    starts = _runs(rows, names)
+    is_sorted = len(starts) == keys.num_rows
+    if is_sorted:
+        keys = rows.select(list(names)).take(pa.array(starts))
+    keys = keys.append_column("start", pa.array(starts if is_sorted else [0] * keys.num_rows))
+    ends = {start: end for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True)}
     for values in keys.sort_by([(name, "ascending") for name in names]).to_pylist():
-        if keys.num_rows == 1:
-            yield values, rows.drop_columns(list(names))
-            return
-        yield values, rows.filter(rows_of(values)).drop_columns(list(names))
+        start = values.pop("start")
+        if is_sorted:
+            yield values, others.slice(start, ends[start] - start)
+        else:
+            yield values, rows.filter(rows_of(values)).drop_columns(list(names))
+
+
+def _runs(rows: pa.Table, names: Sequence[str]) -> list[int]:
+    """List where runs of rows of one partition begin."""
+    differs = np.zeros(max(rows.num_rows - 1, 0), bool)
+    for name in names:
+        codes = rows[name].combine_chunks().dictionary_encode().indices.fill_null(-1)
+        differs |= np.diff(codes.to_numpy(zero_copy_only=False)) != 0
+    return [0, *(np.flatnonzero(differs) + 1).tolist()]
 
 
 def _folder(value: str | None) -> str:

@@ -114,11 +114,7 @@ def cut_sessions(entries: Sequence[Entry]) -> list[list[Entry]]:
     """Cut a source into its sessions, each with its header first and its copied history marked."""
     parts: list[list[Entry]] = []
     for entry in entries:
-        is_header = entry.kind == "session_meta"
-        known = parts[-1][0].payload.get("id") if parts else None
-        if not parts or (
-            is_header and entry.payload.get("id") != known and not _is_copy(parts[-1])
-        ):
+        if not parts or (entry.kind == "session_meta" and _begins_another(entry, parts[-1])):
             parts.append([])
         parts[-1].append(entry)
     for part in parts:
@@ -127,11 +123,21 @@ def cut_sessions(entries: Sequence[Entry]) -> list[list[Entry]]:
     return parts
 
 
-def _is_copy(part: Sequence[Entry]) -> bool:
-    """Tell whether a session may begin with the history of another, whose header comes with it."""
+def _begins_another(header: Entry, part: Sequence[Entry]) -> bool:
+    """Tell whether a header is that of the next session, not one that a copied history holds."""
+    known, meta = part[0].payload, header.payload
+    if meta.get("id") == known.get("id"):
+        return False
+    began, other = seconds(known.get("timestamp")), seconds(meta.get("timestamp"))
+    is_older = began is None or other is None or other <= began
+    return not (is_older and (len(part) == 1 or _is_fork(part) or spawned(known)))
+
+
+def _is_fork(part: Sequence[Entry]) -> bool:
+    """Tell whether the log says that a session began as a copy of another."""
     meta = part[0].payload
-    named = meta.get("forked_from_id") or meta.get("parent_thread_id") or spawned(meta)
-    return bool(named) or all(entry.kind == "session_meta" for entry in part)
+    named = meta.get("forked_from_id") or meta.get("parent_thread_id")
+    return bool(named) or (len(part) > 1 and part[1].kind == "session_meta")
 
 
 def spawned(meta: Mapping[str, Any]) -> Any:
@@ -142,10 +148,9 @@ def spawned(meta: Mapping[str, Any]) -> Any:
 
 def _num_copied(part: Sequence[Entry]) -> int:
     """Count the entries that a fork or subagent copied from its parent."""
-    if part[0].kind != "session_meta" or not _is_copy(part[:2]):
-        return 0
-    began = seconds(part[0].payload.get("timestamp")) or part[0].at
-    if began is None:
+    meta, is_fork = part[0].payload, _is_fork(part)
+    began = seconds(meta.get("timestamp")) or part[0].at
+    if not (is_fork or spawned(meta)) or began is None:
         return 0
     times = [(place, _turn_time(entry)) for place, entry in enumerate(part)]
     turns = [(place, at) for place, at in times if at is not None]
@@ -154,7 +159,8 @@ def _num_copied(part: Sequence[Entry]) -> int:
     # without turn ids that tell the time, the copy is what was written in one go
     first = part[0].at if part[0].at is not None else began
     late = (place for place, e in enumerate(part) if e.at is None or e.at - first > _REPLAY_S)
-    return next(late, len(part))
+    # a subagent need not begin as a copy, and one that is nothing else says little
+    return next(late, len(part) if is_fork else 0)
 
 
 def _turn_time(entry: Entry) -> float | None:
