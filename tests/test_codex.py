@@ -366,6 +366,12 @@ def test_forks_in_one_file_are_told_apart_by_their_age():
     assert state(calls[1]) == ["copied", "go on"]
 
 
+def test_records_before_the_first_header_are_kept_apart():
+    calls, _ = read(said("assistant", "lost"), meta("t1"), said("assistant", "one"))
+    assert [found.trajectory_key for found in calls] == [None, "t1"]
+    assert [found.key_is_global for found in calls] == [False, True]
+
+
 def test_another_header_after_a_turn_begins_another_session():
     calls, _ = read(
         meta("t1"),

@@ -71,6 +71,7 @@ def test_one_assistant_message_is_one_call():
     assert (first.trajectory_key, first.key_is_global, first.state_kind) == ("s", True, "partial")
     assert first.metadata["thinking_level"] == "high"
     assert first.metadata["message"] == {"api": "messages"}
+    assert first.metadata["usage"] == {"cacheWrite": 10, "cost": {"total": 0.5}}
     assert first.metadata["blocks"][0] == {"type": "thinking", "thinkingSignature": "s"}
     assert first.metadata["session"]["cwd"] == "/x"
     assert state(second) == ["hi", "", "out"]
@@ -183,6 +184,7 @@ def test_what_the_user_ran_and_extensions_said_is_shown_as_the_model_saw_it():
         "told",
         "hooked",
     ]
+    assert {item.message.role for item in calls[0].state.after()} == {"user"}
     assert fates[4] == fates[7] == ("ignored", "not_sent")
     assert fates[8] == ("ignored", "unknown_type")
 

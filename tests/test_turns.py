@@ -103,6 +103,12 @@ def test_weave_missing_tool_result_is_told_to_all_that_follow_until_a_reset():
     assert [call.warnings for call in session.calls] == [[], missing, missing, []]
 
 
+def test_weave_result_of_another_call_answers_nothing():
+    one = answer(0, "a", calls=["c1"])
+    one.said = [result("c2")]
+    assert weave([one, answer(1, "b", one)]).calls[1].warnings == ["tool_result_missing"]
+
+
 def test_weave_results_without_ids_count_by_number():
     one = answer(0, "a", calls=[None, None])
     one.said = [result(None), result(None)]

@@ -462,7 +462,7 @@ class _Reader:
                 else:
                     fate = Fate("rejected", "bad_record", "the record is no object")
                     self._set_aside(part, fate)
-        session: Session = self.module.session(values, self.context)  # type: ignore[union-attr]
+        session = self._made(values)
         for ordinal, fate in session.fates.items():
             self._set_aside(by_ordinal[ordinal], fate)
         for call in session.calls:
@@ -470,6 +470,18 @@ class _Reader:
         self._tie(session.calls)
         others = values.keys() - session.fates.keys() - {call.record for call in session.calls}
         self.taken.joined += len(others)
+
+    def _made(self, values: dict[int, dict[str, Any]]) -> Session:
+        try:
+            return self.module.session(values, self.context)  # type: ignore[union-attr]
+        except ClawError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a log can hold anything in a wrong place
+            raise DataError(
+                f"{self.found.label} cannot be read as {self.module.NAME}: its records are not "
+                f"what they should be ({type(error).__name__}).",
+                "Leave it out, and report it with a record that shows it.",
+            ) from error
 
     def _decoded(self, record: Record) -> Iterator[tuple[Record, Any, Sequence[str]]]:
         try:

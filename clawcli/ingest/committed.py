@@ -198,11 +198,14 @@ class Committed:
         return table.read(self.place, columns=list(columns), where=where)
 
     def new_waiting(self, new: Iterable[Step]) -> pa.Table:
-        """List the new calls whose predecessor was not there, as rows of the sidecar."""
+        """List the new calls whose predecessor was not there, as rows of the sidecar.
+
+        Those that hang on another one, for want of a better, wait as well.
+        """
         rows = [
             {"step_uid": step.uid, "waits_for": [key.hex() for key in step.request.waits_for()]}
             for step in new
-            if step.parent is None and not step.request.is_cut
+            if (step.parent is None or step.prefix_broken) and not step.request.is_cut
         ]
         rows = [row for row in rows if row["waits_for"]]
         if self._waiting is not None:

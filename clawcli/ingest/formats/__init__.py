@@ -1,7 +1,9 @@
 """The log formats that ingest reads, found by content.
 
-A format is a module with NAME, why_not(record) and calls(record, context). Adding one means one
-file here and one line in FORMATS.
+A format is a module with NAME, why_not(record), and calls(raw, context) where each record stands for
+itself, or session(records, context) where all records of a file belong together; GROWS = True where
+a call's message may go on after its first line. Adding one means one file here and one line in
+FORMATS, the special ones before the general ones.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ def cut_sessions(entries: Sequence[Entry]) -> list[list[Entry]]:
 def _begins_another(header: Entry, part: Sequence[Entry]) -> bool:
     """Tell whether a header is that of the next session, not one that a copied history holds."""
     known, meta = part[0].payload, header.payload
-    if meta.get("id") == known.get("id"):
-        return False
+    if part[0].kind != "session_meta" or meta.get("id") == known.get("id"):
+        return part[0].kind != "session_meta"
     began, other = seconds(known.get("timestamp")), seconds(meta.get("timestamp"))
     is_older = began is None or other is None or other <= began
     return not (is_older and (len(part) == 1 or _is_fork(part) or spawned(known)))
