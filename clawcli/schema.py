@@ -210,8 +210,11 @@ SIDECARS = {
         _VERSION,
     ),
     "waiting": _columns(
-        ("step_uid", _STRING, "Call whose predecessor was not logged when it came."),
+        ("step_uid", _STRING, "Call whose predecessor was not logged when it came, or followed one."),
         ("waits_for", pa.list_(_STRING), "Hashes of what it continues, for when that arrives."),
+        ("ids_asked", _STRING, "Hash of the tool-call ids in its last answer that was shown."),
+        ("ids_before", _STRING, "Hash of the tool-call ids before that answer."),
+        ("known_as", _STRING, "Its next_hash without reasoning; null = no other, or found by its root."),
         _VERSION,
     ),
     "seen_in": _columns(

@@ -39,6 +39,8 @@ class Digested(msgspec.Struct, eq=False):
     exact: bytes
     loose: bytes
     loss_weight: float | None = None
+    is_plain: bool = False
+    """It was logged with the keys of PlainMessage alone."""
     extra: dict[str, Any] | None = None
     """What was logged of the message and has no field in it; null = nothing."""
 
@@ -140,6 +142,18 @@ class MessageCache:
         """
         return self._decode(raw, xxhash.xxh3_128_digest(raw), read_chat_message)[0]
 
+    def plain(self, raw: msgspec.Raw | bytes) -> Digested | None:
+        """Decode one message that has the common keys alone; null = it has more to it."""
+        key = (read_chat_message, xxhash.xxh3_128_digest(raw))
+        if (found := self._decoded.get(key)) is not None:
+            return found[0] if found[0].is_plain else None
+        try:
+            item = _plain_message(raw).digested()
+        except msgspec.DecodeError:
+            return None
+        self._keep(key, (item,), len(memoryview(raw)))
+        return item
+
     def conversation(
         self, raws: Sequence[msgspec.Raw | bytes], read: Reader | None = None
     ) -> tuple[str, Node]:
@@ -205,11 +219,14 @@ class MessageCache:
             if found is None:
                 found = read(bytes(raw))
                 self._new_bytes += size
-            if self._generation_bytes > self._GENERATION_BYTES:
-                self._before, self._decoded, self._generation_bytes = self._decoded, {}, 0
-            self._decoded[key] = found
-            self._generation_bytes += size
+            self._keep(key, found, size)
         return found
+
+    def _keep(self, key: tuple[Reader, bytes], found: Sequence[Digested], size: int) -> None:
+        if self._generation_bytes > self._GENERATION_BYTES:
+            self._before, self._decoded, self._generation_bytes = self._decoded, {}, 0
+        self._decoded[key] = found
+        self._generation_bytes += size
 
 
 @dataclass(slots=True)
@@ -353,7 +370,7 @@ class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
             self.tool_call_id,
             self.name,
         )
-        return Digested(message, *messages.digests(message))
+        return Digested(message, *messages.digests(message), is_plain=True)
 
 
 def _plain_call(call: _PlainToolCall) -> ToolCall:

@@ -28,7 +28,7 @@ WAITING = "waiting"
 
 
 class Halves:
-    """A set of 128-bit values of which the first 64 bits are kept."""
+    """128-bit values of which the first 64 bits are kept."""
 
     def __init__(self) -> None:
         self._runs: list[np.ndarray] = []
@@ -42,12 +42,11 @@ class Halves:
             last = self._runs.pop()
             self._runs[-1] = np.sort(np.concatenate([self._runs[-1], last]))
 
-    def holds(self, values: np.ndarray) -> np.ndarray:
-        """Tell for each uint64 value whether one like it was added."""
-        found = np.zeros(len(values), bool)
+    def counts(self, values: np.ndarray) -> np.ndarray:
+        """Count for each uint64 value how often it was added."""
+        found = np.zeros(len(values), np.int64)
         for run in self._runs:
-            places = np.minimum(np.searchsorted(run, values), len(run) - 1)
-            found |= run[places] == values
+            found += np.searchsorted(run, values, "right") - np.searchsorted(run, values, "left")
         return found
 
 
@@ -70,7 +69,7 @@ class Committed:
         self.index = Index()
         self.num_steps = 0
         self._sets = {name: Halves() for name in _KEYS}
-        self._waiting: dict[str, list[str]] | None = None
+        self._waiting: _Waiting | None = None
         self._roots: dict[str, Step] = {}
         if table.exists(place.steps):
             keys = table.read(place, columns=_KEYS)
@@ -78,20 +77,24 @@ class Committed:
             for name in _KEYS:
                 self._sets[name].add(_halves(keys[name].to_pylist()))
 
-    def may_hold(self, column: str, values: Collection[str]) -> list[str]:
-        """List the values (hex) of step_uid, next_hash or state_hash that the table may hold."""
+    def may_hold(self, column: str, values: Collection[str]) -> dict[str, int]:
+        """Count how many rows the table may hold with values (hex) of a column of hashes.
+
+        Returns:
+            step_uid, next_hash or state_hash -> number of rows; values that it lacks left out.
+        """
         listed = sorted(values)
         if not listed or not self.num_steps:
-            return []
-        found = self._sets[column].holds(_halves(listed))
-        return [value for value, is_there in zip(listed, found, strict=True) if is_there]
+            return {}
+        counts = self._sets[column].counts(_halves(listed)).tolist()
+        return {value: count for value, count in zip(listed, counts, strict=True) if count}
 
     def owners(self, uids: Collection[str]) -> dict[str, str]:
         """Tell which of some steps the table holds, and the source of each: step_uid -> uid."""
         index = self.index.by_uid
         found = {uid: index[uid].request.source_uid for uid in uids if uid in index}
         if asked := self.may_hold("step_uid", set(uids) - found.keys()):
-            rows = self._read(["step_uid", "source_uid"], pc.field("step_uid").isin(asked))
+            rows = self._read(["step_uid", "source_uid"], pc.field("step_uid").isin(list(asked)))
             found |= dict(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
         return found
 
@@ -137,7 +140,9 @@ class Committed:
     def _missing(
         self, column: str, values: Iterable[bytes], known: dict[bytes, list[Step]]
     ) -> list[str]:
-        return self.may_hold(column, {value.hex() for value in values if value not in known})
+        """List the hashes of which the table may hold more steps than the index."""
+        counts = self.may_hold(column, {value.hex() for value in values})
+        return [value for value, n in counts.items() if n > len(known.get(bytes.fromhex(value), ()))]
 
     def _edited(self, calls: Iterable[Step]) -> set[bytes]:
         """List the states before the last answer of calls that nothing else explains so far."""
@@ -149,18 +154,16 @@ class Committed:
         return states
 
     def _waiting_for(self, calls: Sequence[Step]) -> set[str]:
-        """List committed calls that new ones may be the predecessors of."""
+        """List committed calls that new ones may be the predecessors or, loosely, followers of."""
         if not calls:
             return set()
         if self._waiting is None:
-            self._waiting = defaultdict(list)
-            for row in sidecars.read(self.place, WAITING).to_pylist():
-                for key in row["waits_for"]:
-                    self._waiting[key].append(row["step_uid"])
+            self._waiting = _Waiting(sidecars.read(self.place, WAITING))
         found: set[str] = set()
         for step in calls:
             for key in step.awaited_by():
-                found.update(self._waiting.get(key.hex(), ()))
+                found.update(self._waiting.by_key.get(key.hex(), ()))
+            found.update(self._waiting.by_loose.get(step.request.lookup_loose.hex(), ()))
         return found
 
     def _load(self, wanted: dict[str, list[str]]) -> None:
@@ -173,6 +176,8 @@ class Committed:
         rows = self.tree_rows(trajectories)
         made = steps.Rebuilder(rows, self.index.by_uid).steps()
         for step in made:
+            if self._waiting is not None:
+                self._waiting.recall(step)
             self.index.add(step)
         self._touch(chain.root(step) for step in made)
 
@@ -198,22 +203,13 @@ class Committed:
         return table.read(self.place, columns=list(columns), where=where)
 
     def new_waiting(self, new: Iterable[Step]) -> pa.Table:
-        """List the new calls whose predecessor was not there, as rows of the sidecar.
-
-        Those that hang on another one, for want of a better, wait as well.
-        """
-        rows = [
-            {"step_uid": step.uid, "waits_for": [key.hex() for key in step.request.waits_for()]}
-            for step in new
-            if (step.parent is None or step.prefix_broken) and not step.request.is_cut
-        ]
-        rows = [row for row in rows if row["waits_for"]]
+        """List what linking new calls again will ask for, as rows of the sidecar."""
+        columns = [c for c in schema.SIDECARS[WAITING] if c.name != "sidecar_version"]
+        rows = [row for step in new if (row := _wait(step)) is not None]
+        found = pa.Table.from_pylist(rows, schema=schema.arrow_schema(columns))
         if self._waiting is not None:
-            for row in rows:
-                for key in row["waits_for"]:
-                    self._waiting[key].append(row["step_uid"])
-        columns = [c for c in schema.SIDECARS[WAITING] if c.name in ("step_uid", "waits_for")]
-        return pa.Table.from_pylist(rows, schema=schema.arrow_schema(columns))
+            self._waiting.add(found)
+        return found
 
     def settle(self, roots: Iterable[Step], new: Sequence[Step], *, keep: bool = False) -> None:
         """Take in what was just committed: trees by their roots, and the steps that were new.
@@ -243,7 +239,65 @@ class Committed:
         for uid in list(self._roots):
             if len(self.index.by_uid) <= _RESIDENT_STEPS:
                 return
-            for step in list(placing.tree(self._roots.pop(uid))):
-                self.index.discard(step)
-                step.unlink()  # in a circle with its tree it would stay for ever
-                step.request.choices = []
+            top = self._roots.pop(uid, None)
+            if top is None or top.parent is not None or self.index.by_uid.get(uid) is not top:
+                continue  # another tree has it now
+            # the choices of one call stand or fall together, for they share what is known of it
+            for choice in list(top.request.choices):
+                self._roots.pop(choice.uid, None)
+                for step in list(placing.tree(choice)):
+                    self.index.discard(step)
+                    step.unlink()  # in a circle with its tree it would stay for ever
+                    step.request.choices = []
+
+
+class _Waiting:
+    """The sidecar of calls whose predecessor may still come, by what they can be asked for."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.by_key: dict[str, list[str]] = defaultdict(list)
+        self.by_loose: dict[str, list[str]] = defaultdict(list)
+        self._ids: dict[str, tuple[bytes, bytes]] = {}
+        self.add(rows)
+
+    def add(self, rows: pa.Table) -> None:
+        """Take in rows of the sidecar."""
+        for row in rows.to_pylist():
+            uid = row["step_uid"]
+            for key in row["waits_for"] or ():
+                self.by_key[key].append(uid)
+            if row["known_as"] is not None:
+                self.by_loose[row["known_as"]].append(uid)
+            if row["ids_asked"] is not None:
+                ids = row["ids_asked"], row["ids_before"]
+                self._ids[uid] = bytes.fromhex(ids[0]), bytes.fromhex(ids[1])
+
+    def recall(self, step: Step) -> None:
+        """Give a step that was read again the ids that its request showed.
+
+        Where it hangs on another call that said the same, its row has those of that call.
+        """
+        if (ids := self._ids.get(step.uid)) is not None:
+            step.request.ids_asked, step.request.ids_before = ids
+
+
+def _wait(step: Step) -> dict[str, Any] | None:
+    """Say what a new call waits for, and under which name one that strips reasoning asks for it."""
+    request, parent = step.request, step.parent
+    if request.is_cut:
+        return None
+    # one that hangs on another call for want of a better waits as well
+    other_ids = parent is not None and request.ids_asked not in (b"", parent.ids_action)
+    waits = parent is None or step.prefix_broken is not None or other_ids
+    keys = [key.hex() for key in request.waits_for()] if waits else []
+    # a tree that begins in its middle is not found by its first messages
+    is_loose = step.next_loose != step.next_hash and chain.root(step).request.last > 0
+    if not (keys or is_loose):
+        return None
+    return {
+        "step_uid": step.uid,
+        "waits_for": keys,
+        "ids_asked": request.ids_asked.hex() if request.ids_asked else None,
+        "ids_before": request.ids_before.hex() if request.ids_asked else None,
+        "known_as": step.next_loose.hex() if is_loose else None,
+    }

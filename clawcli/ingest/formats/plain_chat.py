@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from clawcli.ingest.calls import Call, Choice, Context, PlainMessage, seconds
+from clawcli.ingest.calls import Call, Choice, Context, seconds
 from clawcli.ingest.formats import completions
 
 _GIVE_UP = 64
@@ -36,7 +36,7 @@ class _Usage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Choice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    message: PlainMessage
+    message: msgspec.Raw
     index: int = 0
     finish_reason: str | None = None
     logprobs: None = None
@@ -76,14 +76,17 @@ def call_of(raw: bytes, context: Context) -> Call | None:
         context.odd_records += 1
         return None
     request, response = record.request, record.response
-    if len(response.choices) != 1 or response.choices[0].message.role != "assistant":
+    if len(response.choices) != 1:
         return None
     entry = response.choices[0]
+    # by way of the cache: the next request has this message in its history, often byte for byte
+    action = context.messages.plain(entry.message)
+    if action is None or action.message.role != "assistant":
+        return None
     index = entry.index
     if not 0 <= index < 2**31:
         return None
     system, state = context.messages.conversation(request.messages)
-    action = entry.message.digested()
     raw_reason = entry.finish_reason
     choice = Choice(action, index, completions.finish_reason(raw_reason), raw_reason)
     calls = action.message.tool_calls
