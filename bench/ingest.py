@@ -52,9 +52,9 @@ def hash_and_link(path: str) -> None:
     from clawcli.engine import without_gc
     from clawcli.ingest import chain, steps
     from clawcli.ingest.calls import Context
-    from clawcli.ingest.find import Found
     from clawcli.ingest.formats import openai_chat
-    from clawcli.ingest.lines import Lines
+    from clawcli.ingest.read.find import Found
+    from clawcli.ingest.read.lines import Lines
 
     with without_gc():
         context, found = Context(), []

@@ -209,12 +209,17 @@ SIDECARS = {
         ("reward_source", _STRING, "rewards:FILE, the file that said so, as given."),
         _VERSION,
     ),
-    "waiting": _columns(
-        ("step_uid", _STRING, "Call whose predecessor was not logged when it came, or followed one."),
+    "links": _columns(
+        ("step_uid", _STRING, "Step of which linking needs more than its row tells."),
         ("waits_for", pa.list_(_STRING), "Hashes of what it continues, for when that arrives."),
-        ("ids_asked", _STRING, "Hash of the tool-call ids in its last answer that was shown."),
+        ("ids_asked", _STRING, "Hash of the tool-call ids in the last answer that it was shown."),
         ("ids_before", _STRING, "Hash of the tool-call ids before that answer."),
-        ("known_as", _STRING, "Its next_hash without reasoning; null = no other, or found by its root."),
+        ("known_as", _STRING, "Its next_hash without reasoning; null = found by its root."),
+        ("logged", _STRING, "JSON: values as logged, where linking filled columns in."),
+        ("system", _STRING, "Hash of the system text before redaction; null = nothing was hidden."),
+        ("tools", _STRING, "Hash of the tools before redaction; null = nothing was hidden."),
+        ("observation", pa.list_(_STRING), "Digests of its messages before redaction; or null."),
+        ("action", _STRING, "Digests of the action before redaction; null = nothing was hidden."),
         _VERSION,
     ),
     "seen_in": _columns(

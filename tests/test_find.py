@@ -7,8 +7,8 @@ import textwrap
 import fsspec
 import pytest
 
-from clawcli.ingest.find import Found, find, is_url
-from clawcli.ingest.stream import open_bytes
+from clawcli.ingest.read.find import Found, find, is_url
+from clawcli.ingest.read.stream import open_bytes
 
 
 def write(root, *names, data="{}\n"):
@@ -213,8 +213,8 @@ def test_find_unreadable_file_and_folder_are_problems_and_others_go_on(tmp_path)
     script = f"""
         import os
         from clawcli.errors import StoreError
-        from clawcli.ingest.find import Found, find
-        from clawcli.ingest.stream import open_bytes
+        from clawcli.ingest.read.find import Found, find
+        from clawcli.ingest.read.stream import open_bytes
         os.seteuid(65534)
         found, problems = find([{str(tmp_path)!r}])
         print([source.path for source in found], *problems, sep="\\n")

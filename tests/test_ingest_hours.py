@@ -5,7 +5,7 @@ import random
 from collections import defaultdict
 
 import pytest
-from conftest import assistant, pair, tool, user, write_lines
+from conftest import write_lines
 from request_log import make
 
 from clawcli.ingest.run import IngestConfig, ingest

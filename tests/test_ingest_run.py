@@ -340,9 +340,7 @@ def test_steps_that_stand_twice_are_refused(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
     run(tmp_path / "d", path)
     place = location.existing(str(tmp_path / "d"))
-    table.append(
-        place.steps, table.read(place), info={}, partition_by=schema.PARTITION_COLUMNS
-    )
+    table.append(place.steps, table.read(place), info={}, partition_by=schema.PARTITION_COLUMNS)
     with pytest.raises(StoreError, match="holds 1 steps more than once"):
         query.load_steps(place)
 
@@ -652,7 +650,11 @@ def test_ingest_what_has_no_column_is_in_the_metadata(tmp_path):
     assert json.loads(rows(tmp_path / "d")[0]["metadata"]) == {
         "note": 1,
         "response": {"system_fingerprint": "fp"},
-        "choice": {"stop_reason": "x", "reasoning_details": [{"text": "r"}], "reasoning_field": "reasoning_details"},
+        "choice": {
+            "stop_reason": "x",
+            "reasoning_details": [{"text": "r"}],
+            "reasoning_field": "reasoning_details",
+        },
     }
 
 

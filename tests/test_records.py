@@ -21,10 +21,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clawcli.errors import DataError, StoreError
-from clawcli.ingest import records, whole
-from clawcli.ingest.find import Found, find
-from clawcli.ingest.records import Events, Lines, fingerprint, head, reader
-from clawcli.ingest.salvage import salvage
+from clawcli.ingest.read import records, whole
+from clawcli.ingest.read.find import Found, find
+from clawcli.ingest.read.records import Events, Lines, fingerprint, head, reader
+from clawcli.ingest.read.salvage import salvage
 
 
 def source_of(tmp_path, data, name="a.jsonl"):
@@ -221,7 +221,7 @@ def test_lines_fingerprint_keeps_up_with_the_records(tmp_path):
 
 @pytest.mark.parametrize("limit", [40, 100])
 def test_lines_that_are_too_long_are_set_aside_and_the_rest_goes_on(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr("clawcli.ingest.lines.MAX_RECORD_BYTES", limit)
+    monkeypatch.setattr("clawcli.ingest.read.lines.MAX_RECORD_BYTES", limit)
     long = b'{"x":"' + b"x" * 3_000_000 + b'"}'
     for tail in (b"\n" + G2, b""):
         data = G1 + long + tail
@@ -235,7 +235,7 @@ def test_lines_that_are_too_long_are_set_aside_and_the_rest_goes_on(tmp_path, mo
 
 
 def test_lines_as_long_as_may_be_are_records(tmp_path, monkeypatch):
-    monkeypatch.setattr("clawcli.ingest.lines.MAX_RECORD_BYTES", len(G1) - 1)
+    monkeypatch.setattr("clawcli.ingest.read.lines.MAX_RECORD_BYTES", len(G1) - 1)
     _, lines, found = read(source_of(tmp_path, G1 + G1[:-1]))
     assert (len(found), lines.oversize) == (2, [])
 
@@ -249,8 +249,8 @@ def test_lines_of_300_mib_are_set_aside_in_bounded_memory(tmp_path):
         file.write(b'"}\n' + G2)
     script = f"""
         import resource
-        from clawcli.ingest.find import Found
-        from clawcli.ingest.lines import Lines
+        from clawcli.ingest.read.find import Found
+        from clawcli.ingest.read.lines import Lines
         lines = Lines(Found({str(path)!r}))
         print(len(list(lines)), len(lines.oversize), lines.consumed)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)

@@ -15,9 +15,9 @@ from secrets_data import ALNUM, BASE64, Maker
 
 from clawcli import schema
 from clawcli.errors import StoreError
-from clawcli.ingest.redact import Redactor, key_of
-from clawcli.ingest.secret_rules import RULES
-from clawcli.ingest.secret_search import SecretSearch
+from clawcli.ingest.secrets.redact import Redactor, key_of
+from clawcli.ingest.secrets.rules import RULES
+from clawcli.ingest.secrets.search import SecretSearch
 from clawcli.store.location import REDACTION_KEY
 
 KEY = bytes(range(32))

@@ -12,9 +12,9 @@ from test_sidecars import data, scanned, step
 
 from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import DataError, NotFoundError, UsageError
-from clawcli.ingest import reward_files
-from clawcli.ingest.reward_plan import parse_on
-from clawcli.ingest.rewards import attach_rewards
+from clawcli.ingest.rewards import files as reward_files
+from clawcli.ingest.rewards.attach import attach_rewards
+from clawcli.ingest.rewards.plan import parse_on
 from clawcli.store import location, sidecars, table
 
 

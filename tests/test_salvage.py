@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawcli.ingest.salvage import salvage
+from clawcli.ingest.read.salvage import salvage
 
 
 def pieces(raw):

@@ -6,8 +6,8 @@ import textwrap
 import pytest
 
 from clawcli.errors import SetupError
-from clawcli.ingest.redact import Redactor
-from clawcli.ingest.scanner import Found, Scanner
+from clawcli.ingest.secrets.redact import Redactor
+from clawcli.ingest.secrets.scanner import Found, Scanner
 
 SECRET = "hush-hush"
 

@@ -7,8 +7,8 @@ import pytest
 from secrets_data import BASE64, Maker
 
 from clawcli.errors import ConfigError, DataError, NotFoundError
-from clawcli.ingest.redact import Redactor
-from clawcli.ingest.secret_rules import RULES, read_rules
+from clawcli.ingest.secrets.redact import Redactor
+from clawcli.ingest.secrets.rules import RULES, read_rules
 
 KEY = b"k"
 FILLER = " nothing to see here, and a lot of it" * 300

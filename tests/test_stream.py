@@ -11,8 +11,8 @@ import pytest
 import zstandard
 
 from clawcli.errors import DataError, StoreError
-from clawcli.ingest.find import Found
-from clawcli.ingest.stream import bomb_problem, is_splittable, open_bytes
+from clawcli.ingest.read.find import Found
+from clawcli.ingest.read.stream import bomb_problem, is_splittable, open_bytes
 
 LINES = b"".join(b'{"id":"a","n":1,"content":"hello world %d"}\n' % i for i in range(20_000))
 GZ = gzip.compress(LINES, 6)

@@ -87,9 +87,7 @@ def command(
     ] = None,
     redact: Annotated[
         bool,
-        typer.Option(
-            "--redact/--no-redact", help="Take secrets out before anything is written."
-        ),
+        typer.Option("--redact/--no-redact", help="Take secrets out before anything is written."),
     ] = True,
     redact_rules: Annotated[
         str | None,

@@ -21,13 +21,13 @@ from clawcli.errors import ClawError, DataError, StoreError
 from clawcli.ingest import formats, rows, sources, steps
 from clawcli.ingest.calls import Call, Choice, Context, Fate, MessageCache, Session
 from clawcli.ingest.chain import Request, Step
-from clawcli.ingest.find import Found
 from clawcli.ingest.formats import plugin
-from clawcli.ingest.records import Head, Lines, Record, Whole, head, reader
-from clawcli.ingest.redact import Redactor
+from clawcli.ingest.read.find import Found
+from clawcli.ingest.read.records import Head, Lines, Record, Whole, head, reader
+from clawcli.ingest.read.salvage import salvage
 from clawcli.ingest.rows import Linked, Row
-from clawcli.ingest.salvage import salvage
-from clawcli.ingest.secret_rules import Rule
+from clawcli.ingest.secrets.redact import Redactor
+from clawcli.ingest.secrets.rules import Rule
 from clawcli.ingest.sources import Identity, KnownSources
 from clawcli.messages import Message
 from clawcli.store import table
@@ -476,7 +476,7 @@ class _Reader:
             return self.module.session(values, self.context)  # type: ignore[union-attr]
         except ClawError:
             raise
-        except Exception as error:  # noqa: BLE001 - a log can hold anything in a wrong place
+        except Exception as error:
             raise DataError(
                 f"{self.found.label} cannot be read as {self.module.NAME}: its records are not "
                 f"what they should be ({type(error).__name__}).",

@@ -179,12 +179,26 @@ class Step(msgspec.Struct, eq=False):
     """Where it stands now."""
     stored: Placement | None = None
     """Where it stands in the table; null = it is new."""
+    stored_ambiguous: bool = False
+    """Its row in the table has the warning."""
 
     def unlink(self) -> None:
         """Forget all about the place of the step among others."""
         self.parent, self.prefix_messages, self.prefix_broken = None, 0, None
         self.children, self.ambiguous = [], False
         self.placed = self.stored = None
+
+    def settle(self) -> None:
+        """Take in that the table says of the place what is said here."""
+        self.stored, self.stored_ambiguous = self.placed, self.ambiguous
+
+    @property
+    def has_moved(self) -> bool:
+        """The table says something else of its place."""
+        if self.stored is None or self.placed is None:
+            return False
+        is_same = self.stored.values() == self.placed.values()
+        return not is_same or self.stored_ambiguous != self.ambiguous
 
     def awaited_by(self) -> tuple[bytes, bytes, bytes]:
         """List the keys under which calls wait that may continue this step."""
@@ -322,6 +336,7 @@ def _take_back(new: Sequence[Step], index: Index, requests: dict[int, Request]) 
             hung_on.append(step.parent)
             step.parent.children.remove(step)
             step.parent, step.prefix_messages, step.prefix_broken = None, 0, None
+            step.ambiguous = False
     return hung_on
 
 

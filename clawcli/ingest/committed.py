@@ -3,12 +3,11 @@
 Of every committed step 24 bytes stay in memory: the first half of its uid and of its two chained
 hashes. What these say may be there is read from the table, whole trees at a time, and linked again
 by the rules that linked it first. Trees that this run itself made or read are kept up to a limit.
-Calls whose predecessor was not there wait in a sidecar, by the hashes that they wait for.
+What rows do not tell of their steps is in the sidecar `links`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -16,15 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clawcli import schema
 from clawcli.ingest import chain, placing, steps
 from clawcli.ingest.chain import Index, Step
-from clawcli.store import sidecars, table
+from clawcli.ingest.links import Links
+from clawcli.store import table
 from clawcli.store.location import Location
 
 _RESIDENT_STEPS = 60_000
 _KEYS = ("step_uid", "next_hash", "state_hash")
-WAITING = "waiting"
 
 
 class Halves:
@@ -69,7 +67,7 @@ class Committed:
         self.index = Index()
         self.num_steps = 0
         self._sets = {name: Halves() for name in _KEYS}
-        self._waiting: _Waiting | None = None
+        self.links = Links(place)
         self._roots: dict[str, Step] = {}
         if table.exists(place.steps):
             keys = table.read(place, columns=_KEYS)
@@ -125,7 +123,7 @@ class Committed:
         nexts |= {step.next_hash for step in calls}
         states = {hash_ for step in calls for hash_ in step.request.tail}
         keyed = {s.request.trajectory for s in calls if s.request.trajectory is not None}
-        there = {*self.may_hold("step_uid", uids), *self._waiting_for(calls)}
+        there = {*self.may_hold("step_uid", uids), *self.links.asked_by(calls)}
         self._load(
             {
                 "step_uid": [uid for uid in there if uid not in self.index.by_uid],
@@ -142,7 +140,9 @@ class Committed:
     ) -> list[str]:
         """List the hashes of which the table may hold more steps than the index."""
         counts = self.may_hold(column, {value.hex() for value in values})
-        return [value for value, n in counts.items() if n > len(known.get(bytes.fromhex(value), ()))]
+        return [
+            value for value, n in counts.items() if n > len(known.get(bytes.fromhex(value), ()))
+        ]
 
     def _edited(self, calls: Iterable[Step]) -> set[bytes]:
         """List the states before the last answer of calls that nothing else explains so far."""
@@ -153,19 +153,6 @@ class Committed:
                 states.update(request.chain()[1 : request.last])
         return states
 
-    def _waiting_for(self, calls: Sequence[Step]) -> set[str]:
-        """List committed calls that new ones may be the predecessors or, loosely, followers of."""
-        if not calls:
-            return set()
-        if self._waiting is None:
-            self._waiting = _Waiting(sidecars.read(self.place, WAITING))
-        found: set[str] = set()
-        for step in calls:
-            for key in step.awaited_by():
-                found.update(self._waiting.by_key.get(key.hex(), ()))
-            found.update(self._waiting.by_loose.get(step.request.lookup_loose.hex(), ()))
-        return found
-
     def _load(self, wanted: dict[str, list[str]]) -> None:
         """Load the whole trees that some rows belong to."""
         trajectories: set[str] = set()
@@ -174,10 +161,8 @@ class Committed:
                 rows = self._read(["trajectory_uid"], pc.field(column).isin(values))
                 trajectories.update(rows["trajectory_uid"].to_pylist())
         rows = self.tree_rows(trajectories)
-        made = steps.Rebuilder(rows, self.index.by_uid).steps()
+        made = self.rebuilder(rows, self.index.by_uid).steps()
         for step in made:
-            if self._waiting is not None:
-                self._waiting.recall(step)
             self.index.add(step)
         self._touch(chain.root(step) for step in made)
 
@@ -199,17 +184,12 @@ class Committed:
             return []
         return self._read(steps.COLUMNS, pc.field("trajectory_uid").isin(list(known))).to_pylist()
 
+    def rebuilder(self, rows: list[dict[str, Any]], known: dict[str, Step]) -> steps.Rebuilder:
+        """Begin to make steps of rows of the table again."""
+        return steps.Rebuilder(rows, known, self.links.read(row["step_uid"] for row in rows))
+
     def _read(self, columns: Sequence[str], where: pc.Expression) -> pa.Table:
         return table.read(self.place, columns=list(columns), where=where)
-
-    def new_waiting(self, new: Iterable[Step]) -> pa.Table:
-        """List what linking new calls again will ask for, as rows of the sidecar."""
-        columns = [c for c in schema.SIDECARS[WAITING] if c.name != "sidecar_version"]
-        rows = [row for step in new if (row := _wait(step)) is not None]
-        found = pa.Table.from_pylist(rows, schema=schema.arrow_schema(columns))
-        if self._waiting is not None:
-            self._waiting.add(found)
-        return found
 
     def settle(self, roots: Iterable[Step], new: Sequence[Step], *, keep: bool = False) -> None:
         """Take in what was just committed: trees by their roots, and the steps that were new.
@@ -249,55 +229,3 @@ class Committed:
                     self.index.discard(step)
                     step.unlink()  # in a circle with its tree it would stay for ever
                     step.request.choices = []
-
-
-class _Waiting:
-    """The sidecar of calls whose predecessor may still come, by what they can be asked for."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        self.by_key: dict[str, list[str]] = defaultdict(list)
-        self.by_loose: dict[str, list[str]] = defaultdict(list)
-        self._ids: dict[str, tuple[bytes, bytes]] = {}
-        self.add(rows)
-
-    def add(self, rows: pa.Table) -> None:
-        """Take in rows of the sidecar."""
-        for row in rows.to_pylist():
-            uid = row["step_uid"]
-            for key in row["waits_for"] or ():
-                self.by_key[key].append(uid)
-            if row["known_as"] is not None:
-                self.by_loose[row["known_as"]].append(uid)
-            if row["ids_asked"] is not None:
-                ids = row["ids_asked"], row["ids_before"]
-                self._ids[uid] = bytes.fromhex(ids[0]), bytes.fromhex(ids[1])
-
-    def recall(self, step: Step) -> None:
-        """Give a step that was read again the ids that its request showed.
-
-        Where it hangs on another call that said the same, its row has those of that call.
-        """
-        if (ids := self._ids.get(step.uid)) is not None:
-            step.request.ids_asked, step.request.ids_before = ids
-
-
-def _wait(step: Step) -> dict[str, Any] | None:
-    """Say what a new call waits for, and under which name one that strips reasoning asks for it."""
-    request, parent = step.request, step.parent
-    if request.is_cut:
-        return None
-    # one that hangs on another call for want of a better waits as well
-    other_ids = parent is not None and request.ids_asked not in (b"", parent.ids_action)
-    waits = parent is None or step.prefix_broken is not None or other_ids
-    keys = [key.hex() for key in request.waits_for()] if waits else []
-    # a tree that begins in its middle is not found by its first messages
-    is_loose = step.next_loose != step.next_hash and chain.root(step).request.last > 0
-    if not (keys or is_loose):
-        return None
-    return {
-        "step_uid": step.uid,
-        "waits_for": keys,
-        "ids_asked": request.ids_asked.hex() if request.ids_asked else None,
-        "ids_before": request.ids_before.hex() if request.ids_asked else None,
-        "known_as": step.next_loose.hex() if is_loose else None,
-    }

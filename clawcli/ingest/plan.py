@@ -14,11 +14,11 @@ import msgspec
 from clawcli.errors import ClawError
 from clawcli.ingest import formats, sources
 from clawcli.ingest.batch import Piece, Setting
-from clawcli.ingest.find import Found
 from clawcli.ingest.formats import plugin
-from clawcli.ingest.records import head
+from clawcli.ingest.read.find import Found
+from clawcli.ingest.read.records import head
+from clawcli.ingest.read.stream import is_splittable
 from clawcli.ingest.sources import KnownSources
-from clawcli.ingest.stream import is_splittable
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from clawcli.ingest.amend import amended
 from clawcli.ingest.batch import Part, Taken, Written
 from clawcli.ingest.chain import Request, Step
 from clawcli.ingest.committed import WAITING, Committed
-from clawcli.ingest.find import Found
+from clawcli.ingest.read.find import Found
 from clawcli.ingest.sources import KnownSources, Source
 from clawcli.store import sidecars, table
 from clawcli.store.location import Location

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from clawcli.errors import DataError
-from clawcli.ingest.find import Found
-from clawcli.ingest.lines import fingerprint
-from clawcli.ingest.records import Head
-from clawcli.ingest.stream import open_bytes
+from clawcli.ingest.read.find import Found
+from clawcli.ingest.read.lines import fingerprint
+from clawcli.ingest.read.records import Head
+from clawcli.ingest.read.stream import open_bytes
 from clawcli.messages import hash128
 
 _CHUNK_BYTES = 1 << 20

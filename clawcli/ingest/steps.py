@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -39,6 +40,7 @@ COLUMNS = (
     "prefix_tokens",
     "observation_ids",
     "response_ids",
+    "warnings",
     *PLACED,
 )
 """Columns that of_rows needs."""
@@ -93,8 +95,8 @@ def _request(call: Call) -> Request:
     request = Request(
         depth=state.depth,
         state_hash=state.exact,
-        system=_text_hash(call.system),
-        tools=_text_hash(call.tools),
+        system=text_hash(call.system),
+        tools=text_hash(call.tools),
         started_us=microseconds(call.started_at),
         ended_us=microseconds(call.ended_at),
         native_id=call.native_id or "",
@@ -138,8 +140,12 @@ def _look_back(request: Request, state: Node) -> None:
         request.tail = tuple(reversed(tail))
 
 
-def _text_hash(text: str | None) -> bytes:
-    """Hash a system text or tool schemas; they repeat, so the last few are remembered."""
+def text_hash(text: str | None) -> bytes:
+    """Hash a system text or tool schemas; they repeat, so the last few are remembered.
+
+    Returns:
+        16 bytes; empty for null.
+    """
     if text is None:
         return b""
     if (known := _TEXT_HASHES.get(text)) is None:
@@ -205,17 +211,31 @@ def shared_tokens(prompt: Sequence[int], parent: TokenTrace) -> int:
 class Rebuilder:
     """Makes steps of rows again, with the messages of their states."""
 
-    def __init__(self, rows: Iterable[dict[str, Any]], known: dict[str, Step]) -> None:
-        """Take rows with COLUMNS; parents that are not among them must be known."""
+    def __init__(
+        self,
+        rows: Iterable[dict[str, Any]],
+        known: dict[str, Step],
+        links: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        """Take rows with COLUMNS; parents that are not among them must be known.
+
+        Args:
+            rows: whole trees.
+            known: steps that there are already.
+            links: step_uid -> row of the sidecar `links`, of those that have one.
+        """
+        self._links = links
         self._rows = {row["step_uid"]: row for row in rows if row["step_uid"] not in known}
         self._known = known
         self._made: dict[str, Step] = {}
         self._states: dict[str, Node] = {}
         self._actions: dict[str, Digested] = {}
         self._texts: dict[str, tuple[str, str | None]] = {}
+        self._text_hashes: dict[str, tuple[bytes, bytes]] = {}
         self._prompts: dict[str, list[int]] = {}
         self._ids: dict[str, list[int]] = {}
         self._calls: dict[tuple[Any, ...], Request] = {}
+        self._requests: list[Request] = []
         self._keyed = self._find_keyed()
 
     def steps(self) -> list[Step]:
@@ -228,7 +248,7 @@ class Rebuilder:
                 above = self._rows[above]["parent_step_uid"]
             for step_uid in reversed(path):
                 self._made[step_uid] = self._step(self._rows[step_uid])
-        for request in self._calls.values():
+        for request in self._requests:
             _order(request)
         return list(self._made.values())
 
@@ -265,16 +285,23 @@ class Rebuilder:
             base = self._states[parent_uid].then(self._actions[parent_uid])
             while base.depth > prefix and base.parent is not None:
                 base = base.parent
+        link = self._links.get(uid, {})
         state = base
-        for value in row["observation"] or ():
-            state = state.then(digested(message_of(value)))
-        action = digested(action_of(row))
+        new = row["observation"] or ()
+        for value, known in zip(new, link.get("observation") or [None] * len(new), strict=True):
+            state = state.then(_digested(message_of(value), known))
+        action = _digested(action_of(row), link.get("action"))
         before = self._texts.get(parent_uid, ("", None)) if prefix else ("", None)
         system = before[0] if row["system"] is None else row["system"]
         tools = before[1] if row["tools"] is None else row["tools"]
         self._states[uid], self._actions[uid] = state, action
         self._texts[uid] = (system, tools)
-        request = self._request(row, state, system, tools)
+        above = self._text_hashes.get(parent_uid, (b"", b"")) if prefix else (b"", b"")
+        self._text_hashes[uid] = (
+            above[0] if row["system"] is None and prefix else _hash_of(system, link.get("system")),
+            above[1] if row["tools"] is None else _hash_of(tools, link.get("tools")),
+        )
+        request = self._request(row, state, link)
         step = Step(
             uid,
             request,
@@ -287,9 +314,10 @@ class Rebuilder:
             _said(action.message),
             prefix_messages=prefix,
             prefix_broken=row["prefix_broken"],
-            stored=Placement(**{name: row[name] for name in PLACED}),
+            ambiguous="ambiguous_parent" in (row["warnings"] or ()),
         )
-        step.placed = step.stored
+        step.placed = Placement(**{name: row[name] for name in PLACED})
+        step.settle()
         request.choices.append(step)
         parent = self._made.get(parent_uid) or self._known.get(parent_uid)
         if parent is not None:
@@ -298,34 +326,27 @@ class Rebuilder:
         self._trace_tokens(row, request)
         return step
 
-    def _request(self, row: dict[str, Any], state: Node, system: str, tools: str | None) -> Request:
+    def _request(self, row: dict[str, Any], state: Node, link: Mapping[str, Any]) -> Request:
         key = (row["native_id"], row["source_uid"], row["source_offset"], row["state_hash"])
-        if (known := self._calls.get(key)) is not None:
+        known = self._calls.get(key)
+        # a document may hold a call and its retry: then each has this choice
+        if known is not None and row["choice_index"] not in [s.choice_index for s in known.choices]:
             return known
         started, ended = row["started_at"], row["ended_at"]
         is_main = row["trajectory_kind"] in ("main", "subagent")
-        episode = row["trajectory_reward"]
-        # an episode reward stands on the last step too, without having been logged there
-        is_given = episode is not None and row["reward"] == episode
+        system, tools = self._text_hashes[row["step_uid"]]
         request = Request(
             depth=state.depth,
             state_hash=bytes.fromhex(row["state_hash"]),
-            system=_text_hash(system),
-            tools=_text_hash(tools),
+            system=system,
+            tools=tools,
             started_us=None if started is None else round(started.timestamp() * 1e6),
             ended_us=None if ended is None else round(ended.timestamp() * 1e6),
             native_id=row["native_id"] or "",
             log_format=row["log_format"],
-            task_id=row["task_id"],
-            trial=row["trial"],
-            agent=row["agent"],
-            trajectory_reward=episode,
-            reward=None if is_given else row["reward"],
-            loss_weight=1.0 if row["trajectory_kind"] == "branch" else row["loss_weight"],
             source_uid=row["source_uid"],
             is_cut=row["state_kind"] in CUT_KINDS,
             follows=row["parent_step_uid"],
-            kind="subagent" if row["trajectory_kind"] == "subagent" else None,
             parent_trajectory=row["parent_trajectory_uid"] if is_main else None,
             ids_state=state.ids,
             node=state,
@@ -333,7 +354,15 @@ class Rebuilder:
         if is_main and row["trajectory_uid"] in self._keyed:
             request.trajectory = row["trajectory_uid"]
         _look_back(request, state)
-        self._calls[key] = request
+        logged = msgspec.json.decode(link["logged"]) if link.get("logged") else {}
+        for name, value in {**told(row), **logged}.items():
+            setattr(request, name, value)
+        if link.get("ids_asked") is not None:
+            # it may hang on another call that said the same, and then its row has the ids of that
+            request.ids_asked = bytes.fromhex(link["ids_asked"])
+            request.ids_before = bytes.fromhex(link["ids_before"])
+        self._calls.setdefault(key, request)
+        self._requests.append(request)
         return request
 
     def _trace_tokens(self, row: dict[str, Any], request: Request) -> None:
@@ -347,6 +376,38 @@ class Rebuilder:
             self._prompts[row["step_uid"]] = prompt
             self._ids[row["step_uid"]] = [*prompt, *response]
             request.tokens = request.tokens or trace(prompt, response)
+
+
+def told(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Tell from the columns that linking fills in what was logged of a call.
+
+    Returns:
+        Fields of a Request; where something else was logged, the sidecar `links` says so.
+    """
+    episode, kind = row["trajectory_reward"], row["trajectory_kind"]
+    # an episode reward stands on the last step too, without having been logged there
+    is_given = episode is not None and row["reward"] == episode
+    return {
+        "task_id": row["task_id"],
+        "trial": row["trial"],
+        "agent": row["agent"],
+        "trajectory_reward": episode,
+        "reward": None if is_given else row["reward"],
+        "loss_weight": 1.0 if kind == "branch" else row["loss_weight"],
+        "kind": "subagent" if kind == "subagent" else None,
+    }
+
+
+def _digested(message: Message, known: str | None) -> Digested:
+    """Digest a message, or give it the digests that it had before a secret was taken out."""
+    if known is None:
+        return digested(message)
+    both = bytes.fromhex(known)
+    return Digested(message, both[:16], both[16:])
+
+
+def _hash_of(text: str | None, known: str | None) -> bytes:
+    return text_hash(text) if known is None else bytes.fromhex(known)
 
 
 def message_of(value: dict[str, Any]) -> Message:

@@ -219,7 +219,7 @@ def _partitions(
     if is_sorted:
         keys = rows.select(list(names)).take(pa.array(starts))
     keys = keys.append_column("start", pa.array(starts if is_sorted else [0] * keys.num_rows))
-    ends = {start: end for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True)}
+    ends = dict(zip(starts, [*starts[1:], rows.num_rows], strict=True))
     for values in keys.sort_by([(name, "ascending") for name in names]).to_pylist():
         start = values.pop("start")
         if is_sorted:

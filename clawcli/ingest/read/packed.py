@@ -18,9 +18,9 @@ from typing import Any, BinaryIO
 import msgspec
 
 from clawcli.errors import DataError
-from clawcli.ingest import unpack
-from clawcli.ingest.find import Found
-from clawcli.ingest.stream import bomb_problem, open_stored
+from clawcli.ingest.read import unpack
+from clawcli.ingest.read.find import Found
+from clawcli.ingest.read.stream import bomb_problem, open_stored
 
 _HEADERS = ("header.json", "_journal/start.json")
 """Where an Inspect log says what was run: once it is finished, and until then."""

@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 
 from clawcli import schema
 from clawcli.errors import DataError
-from clawcli.ingest import reward_files, reward_match, reward_plan
-from clawcli.ingest.find import Found
-from clawcli.ingest.reward_match import Matches
-from clawcli.ingest.reward_plan import FLAGS, Plan
+from clawcli.ingest.read.find import Found
+from clawcli.ingest.rewards import files as reward_files
+from clawcli.ingest.rewards import match as reward_match
+from clawcli.ingest.rewards import plan as reward_plan
+from clawcli.ingest.rewards.match import Matches
+from clawcli.ingest.rewards.plan import FLAGS, Plan
 from clawcli.store import query, sidecars, table
 from clawcli.store.location import Location
 

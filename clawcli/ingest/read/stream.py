@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from clawcli.errors import DataError, StoreError
-from clawcli.ingest import unpack
-from clawcli.ingest.find import Found, is_url, iter_members, remote_reason
+from clawcli.ingest.read import unpack
+from clawcli.ingest.read.find import Found, is_url, iter_members, remote_reason
 
 CHUNK_BYTES = 1 << 20
 BOMB_RATIO = 200

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from clawcli.config import resolve
 from clawcli.errors import ConfigError, DataError, NotFoundError
-from clawcli.ingest.secret_search import matches
-from clawcli.ingest.secret_table import RULES
-from clawcli.ingest.secret_values import MinEntropy, Rule
+from clawcli.ingest.secrets.search import matches
+from clawcli.ingest.secrets.table import RULES
+from clawcli.ingest.secrets.values import MinEntropy, Rule
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _LEADING_FLAGS = re.compile(r"\A\(\?([ims]+)\)")

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clawcli.errors import ConfigError
-from clawcli.ingest.escapes import View
-from clawcli.ingest.secret_table import RULES
-from clawcli.ingest.secret_values import Rule, secret_of
+from clawcli.ingest.secrets.escapes import View
+from clawcli.ingest.secrets.table import RULES
+from clawcli.ingest.secrets.values import Rule, secret_of
 
 PLACEHOLDER = re.compile(rb"\[REDACTED:[a-z][a-z0-9_-]*:[0-9a-f]{6}\]")
 

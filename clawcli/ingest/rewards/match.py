@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clawcli.errors import DataError
-from clawcli.ingest.reward_files import Row, at
-from clawcli.ingest.reward_plan import METADATA, Plan
+from clawcli.ingest.rewards.files import Row, at
+from clawcli.ingest.rewards.plan import METADATA, Plan
 
 Key = tuple[str, ...]
 

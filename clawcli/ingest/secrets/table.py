@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
-from clawcli.ingest import secret_values as values
-from clawcli.ingest.secret_values import Accept, Rule
+from clawcli.ingest.secrets import values
+from clawcli.ingest.secrets.values import Accept, Rule
 
 _WORD, _ALNUM = "[A-Za-z0-9_-]", "[A-Za-z0-9]"
 _NOT_IN_WORD, _NOT_IN_BASE64 = "(?<![A-Za-z0-9])", "(?<![A-Za-z0-9+/])"

@@ -27,8 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clawcli.errors import DataError, NotFoundError
-from clawcli.ingest.find import Found, is_url
-from clawcli.ingest.stream import open_bytes
+from clawcli.ingest.read.find import Found, is_url
+from clawcli.ingest.read.stream import open_bytes
 
 _REPORTS = ("result.json", "results.json", "report.json")
 # how a run report (schema_version 2) of the SWE-bench harness sorts the instances; incomplete_ids

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clawcli.errors import DataError, UsageError
-from clawcli.ingest.reward_files import Row, at
+from clawcli.ingest.rewards.files import Row, at
 
 Unit = Literal["step", "trajectory"]
 FLAGS = ("terminated", "truncated")

@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clawcli.errors import StoreError
-from clawcli.ingest import spelled
-from clawcli.ingest.leaves import Leaf, leaves, rebuilt
-from clawcli.ingest.scanner import Scanner
-from clawcli.ingest.secret_rules import RULES, Rule
-from clawcli.ingest.secret_search import SecretSearch, Span, meets_placeholder
+from clawcli.ingest.secrets import spelled
+from clawcli.ingest.secrets.leaves import Leaf, leaves, rebuilt
+from clawcli.ingest.secrets.rules import RULES, Rule
+from clawcli.ingest.secrets.scanner import Scanner
+from clawcli.ingest.secrets.search import SecretSearch, Span, meets_placeholder
 from clawcli.store.artefact import sync
 from clawcli.store.location import REDACTION_KEY
 

@@ -14,9 +14,9 @@ from functools import partial
 import msgspec
 import xxhash
 
-from clawcli.ingest.find import Found
-from clawcli.ingest.salvage import salvage
-from clawcli.ingest.stream import CHUNK_BYTES, Stream, open_bytes
+from clawcli.ingest.read.find import Found
+from clawcli.ingest.read.salvage import salvage
+from clawcli.ingest.read.stream import CHUNK_BYTES, Stream, open_bytes
 
 MAX_RECORD_BYTES = 1 << 28
 """What is longer is set aside as oversize, of which no more is held than its first bytes."""

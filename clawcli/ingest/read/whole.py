@@ -15,13 +15,13 @@ import msgspec
 import xxhash
 
 from clawcli.errors import DataError
-from clawcli.ingest import packed, unpack
-from clawcli.ingest.find import Found
-from clawcli.ingest.lines import BLANK, FIRST_BYTES, MAX_RECORD_BYTES, Record
-from clawcli.ingest.stream import CHUNK_BYTES, open_bytes, open_stored
+from clawcli.ingest.read import packed, unpack
+from clawcli.ingest.read.find import Found
+from clawcli.ingest.read.lines import BLANK, FIRST_BYTES, MAX_RECORD_BYTES, Record
+from clawcli.ingest.read.stream import CHUNK_BYTES, open_bytes, open_stored
 
 if TYPE_CHECKING:
-    from clawcli.ingest.records import Head
+    from clawcli.ingest.read.records import Head
 
 MAX_WHOLE_BYTES = 1 << 30
 _STRUCTURE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}"]', re.DOTALL)

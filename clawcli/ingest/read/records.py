@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from clawcli.errors import DataError
-from clawcli.ingest import packed, unpack
-from clawcli.ingest.find import Found
-from clawcli.ingest.lines import (
+from clawcli.ingest.read import packed, unpack
+from clawcli.ingest.read.find import Found
+from clawcli.ingest.read.lines import (
     BLANK,
     MAX_RECORD_BYTES,
     Events,
@@ -26,9 +26,9 @@ from clawcli.ingest.lines import (
     decodes,
     fingerprint,
 )
-from clawcli.ingest.salvage import is_cut, salvage
-from clawcli.ingest.stream import CHUNK_BYTES, Stream, open_bytes
-from clawcli.ingest.whole import (
+from clawcli.ingest.read.salvage import is_cut, salvage
+from clawcli.ingest.read.stream import CHUNK_BYTES, Stream, open_bytes
+from clawcli.ingest.read.whole import (
     MAX_WHOLE_BYTES,
     Whole,
     first_place,

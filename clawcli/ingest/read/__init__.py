@@ -1,0 +1,1 @@
+"""Read sources: inputs to bytes, bytes to records."""

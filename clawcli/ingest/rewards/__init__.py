@@ -1,0 +1,1 @@
+"""Join rewards from other files to steps."""

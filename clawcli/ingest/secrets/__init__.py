@@ -1,0 +1,1 @@
+"""Take secrets out of what is written."""

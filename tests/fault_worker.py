@@ -1,0 +1,27 @@
+"""claw with small rounds, parts and ranges, so that a small log is many commits.
+
+    python fault_worker.py ingest LOG -o DATA
+
+Worker processes import this file again, so the sizes hold in them too. A line on stderr says when
+the imports are done: what is killed before is no test of anything.
+"""
+
+import sys
+
+from clawcli.cli import app
+from clawcli.ingest import batch, plan, rounds
+from clawcli.ingest import run as _all_that_a_run_imports  # noqa: F401
+
+READY = "ready\n"
+
+rounds._ROUND_STEPS = 300
+batch._PART_CALLS = 100
+plan.RANGE_BYTES = 1 << 19
+plan._LARGE_BYTES = 1 << 20
+plan._SMALL_FILES = 7
+
+
+if __name__ == "__main__":
+    sys.stderr.write(READY)
+    sys.stderr.flush()
+    app.main()
