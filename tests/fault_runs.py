@@ -118,7 +118,8 @@ def start(*arguments):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stderr.readline() == READY
+    first = process.stderr.readline()
+    assert first == READY, first + process.stderr.read()
     return process
 
 

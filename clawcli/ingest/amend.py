@@ -10,13 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clawcli import messages, schema
-from clawcli.ingest import rows, steps
+from clawcli.ingest import links, rows, steps
 from clawcli.ingest.chain import Step
 from clawcli.ingest.committed import Committed
 from clawcli.store import table
 
 
-def amended(changed: Sequence[Step], committed: Committed) -> pa.Table:
+def amended(
+    changed: Sequence[Step], committed: Committed
+) -> tuple[pa.Table, dict[str, dict[str, Any]]]:
     """Build the rows of committed steps anew.
 
     Only what linking decides changes: the Placement, and with another parent or prefix what is
@@ -27,12 +29,13 @@ def amended(changed: Sequence[Step], committed: Committed) -> pa.Table:
         committed: the table that holds them, as it was before this commit.
 
     Returns:
-        schema.STEPS, in the order given.
+        schema.STEPS, in the order given; and step_uid -> columns of the sidecar `links` about what
+        is written relative to another parent or prefix than before.
     """
     moved = [step for step in changed if _is_moved(step)]
     # a state is rebuilt as it is stored, so its ancestors of then are needed, not those of now
     trees = committed.tree_rows({_stored(step).trajectory_uid for step in moved})
-    rebuilder = steps.Rebuilder(trees, {})
+    rebuilder = committed.rebuilder(trees, {})
     rebuilder.steps()
     uids = [step.uid for step in changed]
     stored = {
@@ -40,13 +43,15 @@ def amended(changed: Sequence[Step], committed: Committed) -> pa.Table:
         for row in table.read(committed.place, where=pc.field("step_uid").isin(uids)).to_pylist()
     }
     found = []
+    hidden: dict[str, dict[str, Any]] = {}
     for step in changed:
         row = stored[step.uid]
         row.update(_placement(step, row))
         if _is_moved(step):
             row.update(_relative(step, row, rebuilder))
+            hidden[step.uid] = _hidden(step, row, rebuilder)
         found.append(row)
-    return pa.Table.from_pylist(found, schema=schema.steps_schema())
+    return pa.Table.from_pylist(found, schema=schema.steps_schema()), hidden
 
 
 def _stored(step: Step) -> Any:
@@ -65,12 +70,9 @@ def _is_moved(step: Step) -> bool:
 
 def _placement(step: Step, row: dict[str, Any]) -> dict[str, Any]:
     assert step.placed is not None
-    values = msgspec.structs.asdict(step.placed)
-    if _is_moved(step):
-        codes = [code for code in row["warnings"] or () if code != "ambiguous_parent"]
-        codes += ["ambiguous_parent"] if step.ambiguous else []
-        values["warnings"] = codes or None
-    return values
+    codes = [code for code in row["warnings"] or () if code not in rows.OF_PLACE]
+    codes += rows.warnings_of_place(step.placed, step.request.reward, ambiguous=step.ambiguous)
+    return {**msgspec.structs.asdict(step.placed), "warnings": codes or None}
 
 
 def _relative(step: Step, row: dict[str, Any], rebuilder: steps.Rebuilder) -> dict[str, Any]:
@@ -90,3 +92,19 @@ def _relative(step: Step, row: dict[str, Any], rebuilder: steps.Rebuilder) -> di
         shared = 0 if parent is None else steps.shared_tokens(ids, parent)
         values["prefix_tokens"], values["observation_ids"] = shared, ids[shared:]
     return values
+
+
+def _hidden(step: Step, row: dict[str, Any], rebuilder: steps.Rebuilder) -> dict[str, Any]:
+    """List the digests of what a row restates without its secrets."""
+    request = step.request
+    new = rebuilder.state(step.uid).after(row["prefix_messages"])
+    hashes = {"system": request.system, "tools": request.tools}
+    return {
+        "hidden_observation": links.hidden_in(new),
+        **{
+            f"hidden_{name}": hash_.hex()
+            if row[name] is not None and steps.text_hash(row[name]) != hash_
+            else None
+            for name, hash_ in hashes.items()
+        },
+    }

@@ -18,7 +18,7 @@ import pyarrow.compute
 
 from clawcli import schema
 from clawcli.errors import ClawError, DataError, StoreError
-from clawcli.ingest import formats, rows, sources, steps
+from clawcli.ingest import formats, links, rows, sources, steps
 from clawcli.ingest.calls import Call, Choice, Context, Fate, MessageCache, Session
 from clawcli.ingest.chain import Request, Step
 from clawcli.ingest.formats import plugin
@@ -140,6 +140,8 @@ class Written:
     restated: tuple[int, int]
     """Characters of observations that repeat the state before, and of all."""
     secrets: Counter[str]
+    hidden: dict[str, dict[str, Any]]
+    """step_uid -> digests of messages that lost a secret: columns of the sidecar `links`."""
 
 
 class Batch:
@@ -291,7 +293,11 @@ class Batch:
         before = Counter(self._redactor.hits) if self._redactor else Counter()
         if self._redactor is not None:
             self._redactor.tainted.update(_spelling_again(found, self._redactor))
-        built = self._redacted(rows.build(found)) if found else None
+        built = rows.build(found) if found else None
+        hidden: dict[str, dict[str, Any]] = {}
+        if built is not None and self._redactor is not None:
+            plain, built = built, self._redactor.steps(built)
+            hidden = links.hidden_by_redaction(found, plain, built, self._redactor.tainted)
         files: list[Any] = []
         said_again = None
         if built is not None:
@@ -307,13 +313,11 @@ class Batch:
             Counter(row.call.log_format for row in found if row.uid not in again),
             rows.restated_chars(found),
             (Counter(self._redactor.hits) if self._redactor else Counter()) - before,
+            hidden,
         )
 
     def _label(self, found: Found) -> str:
         return found.label if self._redactor is None else self._redactor.text(found.label)
-
-    def _redacted(self, built: pa.Table) -> pa.Table:
-        return built if self._redactor is None else self._redactor.steps(built)
 
     def request_of(self, call: Call) -> Request:
         """Return what chaining knows of a call that waits."""

@@ -204,7 +204,7 @@ class Committed:
         for root in roots:
             for step in placing.tree(root):
                 step.request.let_go()
-                step.stored = step.placed
+                step.settle()
         self._touch(roots)
         if not keep:
             self._evict()

@@ -25,7 +25,8 @@ from clawcli.store import sidecars, table
 from clawcli.store.location import SIDECARS, Location
 
 NAME = "links"
-_HIDDEN = ("system", "tools", "observation", "action")
+_HIDDEN = ("hidden_system", "hidden_tools", "hidden_observation", "hidden_action")
+_KEYS = ("waits_for", "known_as")
 _ACTION = ("response", "reasoning", "response_parts", "tool_calls")
 _COLUMNS = [column for column in schema.SIDECARS[NAME] if column.name != "sidecar_version"]
 
@@ -40,7 +41,8 @@ class Links:
         self._by_loose: dict[str, list[str]] = defaultdict(list)
         self._uids: set[str] = set()
         if sidecars.exists(place, NAME):
-            self.add(sidecars.read(place, NAME).select(["step_uid", "waits_for", "known_as"]))
+            # rows that newer ones took the place of do no harm here
+            self.add(table.read(place, f"{SIDECARS}/{NAME}", ["step_uid", *_KEYS]))
 
     def add(self, rows: pa.Table) -> None:
         """Take in rows that were added."""
@@ -72,31 +74,39 @@ class Links:
 
 
 def rows(
-    new: Iterable[Step], changed: Sequence[Step], hidden: Mapping[str, dict[str, Any]], known: Links
+    new: Iterable[Step],
+    again: Sequence[Step],
+    changed: Sequence[Step],
+    hidden: Mapping[str, Mapping[str, Any]],
+    known: Links,
 ) -> pa.Table:
     """List what the rows of a commit do not tell.
 
     Args:
-        new: steps that are written for the first time, or whose source said them again.
-        changed: committed steps whose place has changed.
-        hidden: step_uid -> digests of what redaction changed, of either.
+        new: steps that the table did not hold.
+        again: steps that it holds and that their source said again.
+        changed: other steps that it holds, whose place has changed.
+        hidden: step_uid -> digests of what lost a secret; of changed steps, of what was restated.
         known: what earlier commits said.
 
     Returns:
         Rows of the sidecar.
     """
-    found = [row for step in new if (row := _row(step, hidden.get(step.uid, {}))) is not None]
-    before = known.read(step.uid for step in changed)
+    before = known.read(step.uid for step in (*again, *changed))
+    found = [_row(step, hidden.get(step.uid, {})) for step in (*new, *again)]
     for step in changed:
-        old = before.get(step.uid, {})
-        kept = {"action": old.get("action"), **hidden.get(step.uid, {})}
-        row = _row(step, {name: value for name, value in kept.items() if value is not None})
-        if row is not None and row != {name: old.get(name) for name in row}:
-            found.append(row)
-    return pa.Table.from_pylist(found, schema=schema.arrow_schema(_COLUMNS))
+        kept = {name: before.get(step.uid, {}).get(name) for name in _HIDDEN}
+        found.append(_row(step, {**kept, **hidden.get(step.uid, {})}))
+    names = [column.name for column in _COLUMNS[1:]]
+    differs = [
+        row
+        for row in found
+        if any(row[name] != before.get(row["step_uid"], {}).get(name) for name in names)
+    ]
+    return pa.Table.from_pylist(differs, schema=schema.arrow_schema(_COLUMNS))
 
 
-def _row(step: Step, hidden: Mapping[str, Any]) -> dict[str, Any] | None:
+def _row(step: Step, hidden: Mapping[str, Any]) -> dict[str, Any]:
     request, parent = step.request, step.parent
     # one that hangs on another call for want of a better waits as well
     other_ids = parent is not None and request.ids_asked not in (b"", parent.ids_action)
@@ -104,16 +114,13 @@ def _row(step: Step, hidden: Mapping[str, Any]) -> dict[str, Any] | None:
     keys = [] if request.is_cut or not waits else [key.hex() for key in request.waits_for()]
     # a tree that begins in its middle is not found by its first messages
     is_loose = step.next_loose != step.next_hash and chain.root(step).request.last > 0
-    is_known = is_loose and not request.is_cut
     logged = {} if request.is_cut else _untold(step)
-    if not (keys or is_known or logged or hidden):
-        return None
     return {
         "step_uid": step.uid,
-        "waits_for": keys,
-        "ids_asked": request.ids_asked.hex() if keys else None,
-        "ids_before": request.ids_before.hex() if keys else None,
-        "known_as": step.next_loose.hex() if is_known else None,
+        "waits_for": keys or None,
+        "ids_asked": request.ids_asked.hex() if keys and request.ids_asked else None,
+        "ids_before": request.ids_before.hex() if keys and request.ids_asked else None,
+        "known_as": step.next_loose.hex() if is_loose and not request.is_cut else None,
         "logged": msgspec.json.encode(logged).decode() if logged else None,
         **{name: hidden.get(name) for name in _HIDDEN},
     }
@@ -157,7 +164,7 @@ def hidden_by_redaction(
         for place, row in enumerate(found):
             if row.uid in uids and not before.slice(place, 1).equals(after.slice(place, 1)):
                 column = "action" if name in _ACTION else name
-                changed.setdefault(row.uid, {})[column] = _digests(row, column)
+                changed.setdefault(row.uid, {})[f"hidden_{column}"] = _digests(row, column)
     return changed
 
 
@@ -175,6 +182,8 @@ def hexed(item: Digested) -> str:
     return (item.exact + item.loose).hex()
 
 
-def is_hidden(item: Digested) -> bool:
-    """Tell whether a message is no longer what its digests say: a secret was taken out."""
-    return messages.digests(item.message) != (item.exact, item.loose)
+def hidden_in(state: Sequence[Digested]) -> list[str] | None:
+    """List the digests of messages if one is not what they say, for it lost a secret; or None."""
+    if all(messages.digests(item.message) == (item.exact, item.loose) for item in state):
+        return None
+    return [hexed(item) for item in state]

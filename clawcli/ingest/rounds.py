@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from clawcli import schema
 from clawcli.engine import Workers
 from clawcli.errors import ClawError, ConflictError, StoreError
-from clawcli.ingest import chain, placing, rows, sources
+from clawcli.ingest import chain, links, placing, rows, sources
 from clawcli.ingest.amend import amended
 from clawcli.ingest.batch import Part, Taken, Written
 from clawcli.ingest.chain import Request, Step
-from clawcli.ingest.committed import WAITING, Committed
+from clawcli.ingest.committed import Committed
 from clawcli.ingest.read.find import Found
 from clawcli.ingest.sources import KnownSources, Source
 from clawcli.store import sidecars, table
@@ -186,18 +186,15 @@ class Rounds:
         roots = chain.link([*found.new, *found.again], self.committed.index)
         placed = placing.place(roots)
         told_again = {step.uid for step in found.again}
-        changed = [
-            step
-            for step in placed
-            if step.stored is not None
-            and step.uid not in told_again
-            and step.placed is not None
-            and step.stored.values() != step.placed.values()
-        ]
+        changed = [step for step in placed if step.has_moved and step.uid not in told_again]
         written = self._write(found, told_again)
-        rows_changed = self._rows_changed(written, stored, changed)
+        moved, hidden = amended(changed, self.committed) if changed else (None, {})
+        rows_changed = self._rows_changed(written, stored, moved)
         if not self.dry_run and (found.entries or found.new or rows_changed.num_rows):
-            self._store(found, written, rows_changed)
+            for part in written:
+                hidden |= part.hidden
+            told = links.rows(found.new, found.again, changed, hidden, self.committed.links)
+            self._store(found, written, rows_changed, told)
         self._count(found, written, rows_changed.num_rows, placed)
         self.committed.settle(roots, found.new, keep=self.dry_run)
         for entry in found.entries:
@@ -338,7 +335,7 @@ class Rounds:
                 old.parent.children.remove(old)
         for step in found.again:
             old = before[step.uid]
-            step.stored = old.stored
+            step.stored, step.stored_ambiguous = old.stored, old.stored_ambiguous
             for child in old.children:
                 if child.uid not in before:
                     child.parent = step
@@ -358,7 +355,7 @@ class Rounds:
         return [results[worker] for worker in sorted(results)]
 
     def _rows_changed(
-        self, written: Sequence[Written], stored: pa.Table, changed: Sequence[Step]
+        self, written: Sequence[Written], stored: pa.Table, moved: pa.Table | None
     ) -> pa.Table:
         tables = [w.said_again for w in written if w.said_again is not None]
         if tables:
@@ -366,18 +363,20 @@ class Rounds:
             now = pa.concat_tables(tables)
             differs = [row != before[row["step_uid"]] for row in now.to_pylist()]
             tables = [now.filter(pa.array(differs, pa.bool_()))]
-        if changed:
-            tables.append(amended(changed, self.committed))
+        if moved is not None:
+            tables.append(moved)
         return pa.concat_tables(tables) if tables else schema.steps_schema().empty_table()
 
-    def _store(self, found: _Sorted, written: Sequence[Written], changed: pa.Table) -> None:
+    def _store(
+        self, found: _Sorted, written: Sequence[Written], changed: pa.Table, told: pa.Table
+    ) -> None:
         # what a crash before the last of these leaves behind is found there by the next run
         self._store_rejects(found.unused)
         if found.seen_in:
             self._add_sidecar("seen_in", pa.Table.from_pylist(found.seen_in))
-        waiting = self.committed.new_waiting(found.new)
-        if waiting.num_rows:
-            self._add_sidecar(WAITING, waiting)
+        if told.num_rows:
+            self._add_sidecar(links.NAME, told)
+            self.committed.links.add(told)
         added = [file for part in written for file in part.files]
         number = (self._transaction or 0) + 1
         info = {**self.info, "sources": found.entries}
@@ -401,7 +400,8 @@ class Rounds:
         """Make a table without rows: 0 steps is an answer."""
         with table.lock(self.place.path):
             if not table.exists(self.place.steps):
-                self._store(_Sorted(), [], schema.steps_schema().empty_table())
+                nothing = links.rows([], [], [], {}, self.committed.links)
+                self._store(_Sorted(), [], schema.steps_schema().empty_table(), nothing)
 
     def _add_sidecar(self, name: str, new: pa.Table) -> None:
         sidecars.append(self.place, name, new, info={"command": "ingest"})

@@ -170,11 +170,20 @@ def _plain_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
 def _warnings(row: Row) -> list[str] | None:
     call, choice = row.call, row.choice
     found = call.warnings + choice.warnings if call.warnings or choice.warnings else []
-    if row.linked.ambiguous:
-        found = [*found, "ambiguous_parent"]
-    if call.reward is not None and row.linked.placed.reward is None:
-        found = [*found, "reward_of_another_choice"]
+    linked = row.linked
+    if linked.ambiguous or (call.reward is not None and linked.placed.reward is None):
+        more = warnings_of_place(linked.placed, call.reward, ambiguous=linked.ambiguous)
+        found = [*found, *more]
     return found or None
+
+
+OF_PLACE = ("ambiguous_parent", "reward_of_another_choice")
+
+
+def warnings_of_place(placed: Placement, reward: float | None, *, ambiguous: bool) -> list[str]:
+    """List the warnings OF_PLACE of a step whose call logged a reward, or null."""
+    is_warned = ambiguous, reward is not None and placed.reward is None
+    return [code for code, is_so in zip(OF_PLACE, is_warned, strict=True) if is_so]
 
 
 def _cause(row: Row) -> str | None:

@@ -288,9 +288,11 @@ class Rebuilder:
         link = self._links.get(uid, {})
         state = base
         new = row["observation"] or ()
-        for value, known in zip(new, link.get("observation") or [None] * len(new), strict=True):
+        for value, known in zip(
+            new, link.get("hidden_observation") or [None] * len(new), strict=True
+        ):
             state = state.then(_digested(message_of(value), known))
-        action = _digested(action_of(row), link.get("action"))
+        action = _digested(action_of(row), link.get("hidden_action"))
         before = self._texts.get(parent_uid, ("", None)) if prefix else ("", None)
         system = before[0] if row["system"] is None else row["system"]
         tools = before[1] if row["tools"] is None else row["tools"]
@@ -298,8 +300,10 @@ class Rebuilder:
         self._texts[uid] = (system, tools)
         above = self._text_hashes.get(parent_uid, (b"", b"")) if prefix else (b"", b"")
         self._text_hashes[uid] = (
-            above[0] if row["system"] is None and prefix else _hash_of(system, link.get("system")),
-            above[1] if row["tools"] is None else _hash_of(tools, link.get("tools")),
+            above[0]
+            if row["system"] is None and prefix
+            else _hash_of(system, link.get("hidden_system")),
+            above[1] if row["tools"] is None else _hash_of(tools, link.get("hidden_tools")),
         )
         request = self._request(row, state, link)
         step = Step(

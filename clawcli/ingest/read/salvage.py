@@ -43,6 +43,7 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 _CONTROL = re.compile(r"[\x00-\x1f]")
+_ESCAPED = {code: f"\\u{code:04x}" for code in range(0x20)}
 
 
 @dataclass(slots=True)
@@ -209,7 +210,10 @@ def _mend_token(token: str, codes: dict[str, None]) -> str:
             token = _ESCAPE.sub(
                 _noting(codes, SURROGATE, lambda m: "\\ufffd" if m[1] else m[0]), token
             )
-        return _CONTROL.sub(_noting(codes, CONTROL, lambda m: f"\\u{ord(m[0]):04x}"), token)
+        if _CONTROL.search(token):
+            codes[CONTROL] = None
+            token = token.translate(_ESCAPED)  # a crash leaves runs of millions
+        return token
     if token[-1].isdigit() and ("." not in token and "e" not in token.lower()):
         return token
     if token[-1].isdigit() and math.isfinite(float(token)):
