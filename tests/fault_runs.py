@@ -31,7 +31,8 @@ def write_requests(path, *, conversations=50, turns=50):
             uid = f"{number}-{turn}"
             answer = assistant("", calls=[(f"c{uid}", "look", json.dumps({"at": uid}))])
             at = 1_700_000_000 + len(lines)
-            record = pair(states[number], answer, uid=uid, at=at, finish="tool_calls")
+            labels = {"finish": "tool_calls", "conversation": number}
+            record = pair(states[number], answer, uid=uid, at=at, **labels)
             lines.append(json.dumps(record))
             states[number] = [*states[number], answer, tool(f"seen {uid} " * 3, f"c{uid}")]
             oddity = chance.random()
@@ -185,7 +186,9 @@ def assert_same(found, wanted):
     """Compare what read_all gave, and name the first step and column that differ."""
     assert found["steps"].keys() == wanted["steps"].keys()
     for uid, row in wanted["steps"].items():
-        differs = {n: (v, found["steps"][uid][n]) for n, v in row.items() if found["steps"][uid][n] != v}
+        differs = {
+            n: (v, found["steps"][uid][n]) for n, v in row.items() if found["steps"][uid][n] != v
+        }
         assert not differs, (uid, row["native_id"], differs)
     assert found.keys() == wanted.keys()
     for name in found.keys() - {"steps"}:
@@ -206,12 +209,16 @@ def strays(output):
 
 
 def num_commits(output):
-    return table.open_table(Path(output) / location.STEPS).version()
+    return table.open_table(Path(output) / location.STEPS).version() + 1
 
 
 def unnamed(output):
     """Data files of the step table that no version names."""
     root = Path(output) / location.STEPS
     delta = table.open_table(root)
-    named = {root / f.path for v in range(delta.version() + 1) for f in log.active(table.open_table(root, v))}
+    named = {
+        root / f.path
+        for v in range(delta.version() + 1)
+        for f in log.active(table.open_table(root, v))
+    }
     return set(root.rglob("*.parquet")) - named

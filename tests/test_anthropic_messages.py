@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from clawcli.ingest.calls import Context, Fate
+from clawcli.ingest.calls import Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import (
     anthropic_messages,
     anthropic_stream,

@@ -4,7 +4,8 @@ import pytest
 from conftest import shared
 from expected_counts import expected
 
-from clawcli.ingest.calls import Context, Fate
+from clawcli.ingest.calls import Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import atif
 from clawcli.messages import text_of
 

@@ -1,6 +1,6 @@
 import json
 
-from clawcli.ingest.calls import digested
+from clawcli.ingest.conversations import digested
 from clawcli.ingest.formats import blocks
 
 

@@ -56,7 +56,8 @@ def ingest(claw, output, *arguments, code=0):
     )
     kept = rows(output, "rejects") if (output / "rejects").exists() else []
     assert len(kept) == aside
-    assert len(done.err.splitlines()) == len(report["problems"])
+    num_empty = report["warnings_by_code"].get("empty_source", 0)
+    assert len(done.err.splitlines()) == len(report["problems"]) + num_empty
     return report
 
 
@@ -76,6 +77,7 @@ CASES = {
     "lone_surrogate": (odd(rb'"a\ud800b"'), {"used": 3}, {}, {"surrogate_replaced": 1}, 3),
     "invalid_utf8": (odd(b'"\xff\xfe"'), {"used": 3}, {}, {"invalid_utf8_replaced": 1}, 3),
     "nul_raw": (odd(b'"a\0b"'), {"used": 3}, {}, {"control_characters_escaped": 1}, 3),
+    "nul_run": (odd(b'"a' + b"\0" * 2_000_000), {"used": 2, "rejected": 1}, {"cut_off": 1}, {}, 2),
     "nul_escape": (odd(rb'"a\u0000b"'), {"used": 3}, {}, {}, 3),
     "nul_fill": (b"\0" * 512 + b"\n", {"used": 2}, {}, {}, 2),
     "trunc_last": (b"", {"used": 2, "pending": 1}, {}, {"truncated_tail": 1}, 2),
@@ -114,7 +116,13 @@ CASES = {
         3,
     ),
     "two_objects": (odd(b"1")[:-1] + line("next"), {"used": 4}, {}, {}, 4),
-    "splice": (odd(b"1")[:60] + line("next"), {"used": 3, "rejected": 1}, {"spliced_head": 1}, {}, 3),
+    "splice": (
+        odd(b"1")[:60] + line("next"),
+        {"used": 3, "rejected": 1},
+        {"spliced_head": 1},
+        {},
+        3,
+    ),
     "scalar": (b"42\n", {"used": 2, "rejected": 1}, {"bad_record": 1}, {}, 2),
     "line_20_mb": (odd(b'"' + b"x" * 20_000_000 + b'"'), {"used": 3}, {}, {}, 3),
     "late_type_change": (MANY + odd(b"[1.5]"), {"used": 3_003}, {}, {}, 3_003),
@@ -138,11 +146,11 @@ def test_hostile_line_costs_itself_at_most(tmp_path, claw, case):
     assert (again["files_unchanged"], again["records"]) == (1, 0)
 
 
-def ingest_again(claw, output, *arguments, code=0):
+def ingest_again(claw, output, *arguments):
     """Ingest what was ingested: nothing may come of it."""
     before = {part: rows(output, part) for part in ("steps", "rejects") if (output / part).exists()}
     done = claw("ingest", *arguments, "-o", output, "--json")
-    assert (done.code, "Traceback" in done.err) == (code, False)
+    assert "Traceback" not in done.err
     for part, found in before.items():
         assert rows(output, part) == found
     return done.report
@@ -161,7 +169,7 @@ def test_line_of_more_than_256_mib_is_set_aside_and_the_others_are_read(tmp_path
     path = tmp_path / "a.jsonl"
     with path.open("wb") as file:
         file.write(FIRST + b'{"request": "')
-        file.seek((1 << 28) + 100)  # a hole reads as NUL bytes and needs no disk
+        file.seek((1 << 28) + 1_000)  # a hole reads as NUL bytes and needs no disk
         file.write(b'"}\n' + LAST)
     report = ingest(claw, tmp_path / "d", path)
     assert fates(report) == {"used": 2, "rejected": 1}
@@ -233,7 +241,7 @@ def test_compressed_stream_gives_what_is_whole_and_says_what_is_not(tmp_path, cl
         assert num_used == num_records
     answers = [row["response"] for row in rows(tmp_path / "d")]
     assert answers == [*(f"n{n:04}" for n in range(2_000)), "first"][:num_used]
-    ingest_again(claw, tmp_path / "d", path, code=code)
+    ingest_again(claw, tmp_path / "d", path)
     if "cut" in case:
         path.write_bytes(zipped(WHOLE))  # the rest was fetched
         ingest(claw, tmp_path / "d", path)
@@ -308,8 +316,10 @@ def test_unreadable_file_is_a_problem_and_the_others_are_read(tmp_path):
     script = f"""
         import os, sys
         from clawcli.cli import app
-        from clawcli.ingest import run
-        os.setegid(65534); os.seteuid(65534)
+        # what is imported late may lie where only root can read
+        app.run(["ingest", {str(logs / "good.jsonl")!r}, "-o", {str(tmp_path / "root")!r}, "-q"])
+        os.setegid(65534)
+        os.seteuid(65534)
         sys.exit(app.run(["ingest", {str(logs)!r}, "-o", {str(output / "d")!r}, "--json"]))
     """
     done = subprocess.run(

@@ -6,7 +6,8 @@ import zipfile
 import pytest
 from conftest import shared
 
-from clawcli.ingest.calls import Context, Fate
+from clawcli.ingest.calls import Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import inspect_ai
 
 EVAL = {"eval_id": "e1", "task": "sums", "created": "2026-01-02T03:04:05+00:00"}

@@ -3,7 +3,8 @@ import json
 import pytest
 from conftest import assistant, pair, system, user
 
-from clawcli.ingest.calls import Context, Fate
+from clawcli.ingest.calls import Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import detect, litellm
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

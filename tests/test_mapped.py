@@ -6,7 +6,8 @@ import pytest
 from conftest import assistant, system, tool, user
 
 from clawcli.errors import UsageError
-from clawcli.ingest.calls import Context, Fate
+from clawcli.ingest.calls import Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats.json_path import MISSING, JsonPath
 from clawcli.ingest.formats.mapped import COLUMNS, Mapped, parse
 

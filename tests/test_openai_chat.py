@@ -4,7 +4,8 @@ import msgspec
 import pytest
 from conftest import assistant, pair, shared, system, tool, user
 
-from clawcli.ingest.calls import Context, Fate
+from clawcli.ingest.calls import Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import detect, openai_chat, openai_stream, streams
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

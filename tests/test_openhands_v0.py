@@ -3,7 +3,8 @@ import json
 import pytest
 from expected_counts import expected
 
-from clawcli.ingest.calls import Context, Fate
+from clawcli.ingest.calls import Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import openhands_v0, openhands_v0_events
 from clawcli.messages import text_of
 

@@ -7,7 +7,8 @@ import pytest
 
 from clawcli.errors import UsageError
 from clawcli.ingest import formats
-from clawcli.ingest.calls import Context, Fate
+from clawcli.ingest.calls import Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import messages, plugin
 
 PLUGIN = '''\
@@ -15,7 +16,9 @@ PLUGIN = '''\
 
 import json
 
-from clawcli.ingest.calls import Call, Choice, Fate, conversation, digested
+from clawcli.ingest.calls import Call, Choice
+from clawcli.ingest.fates import Fate
+from clawcli.ingest.conversations import conversation, digested
 from clawcli.messages import Message
 
 NAME = "invented_bot"

@@ -7,7 +7,8 @@ from conftest import assistant, shared, system, tool, user
 
 from clawcli.errors import LogFormatError
 from clawcli.ingest import formats
-from clawcli.ingest.calls import Context, Fate
+from clawcli.ingest.calls import Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import messages, sharegpt, transcript, verifiers
 
 SCHEMA = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

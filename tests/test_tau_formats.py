@@ -5,7 +5,8 @@ import json
 import pytest
 from conftest import assistant, shared, system, tau, tool, user
 
-from clawcli.ingest.calls import Context, Fate
+from clawcli.ingest.calls import Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import tau2, tau_bench
 
 GREETING = {"role": "assistant", "content": "Hi! How can I help you today?", "cost": 0.0}

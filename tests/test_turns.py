@@ -1,7 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawcli.ingest.calls import EMPTY, Call, Choice, Fate, digested
+from clawcli.ingest.calls import Call, Choice
+from clawcli.ingest.conversations import EMPTY, digested
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats.turns import Turn, parents_first, weave
 from clawcli.messages import Message, ToolCall
 

@@ -11,7 +11,8 @@ import test_openai_responses as responses
 from conftest import assistant, pair, system, tool, user
 from test_litellm import payload
 
-from clawcli.ingest.calls import Context, Fate
+from clawcli.ingest.calls import Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import (
     FORMATS,
     anthropic_messages,

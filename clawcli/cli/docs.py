@@ -142,10 +142,7 @@ def step_table_page() -> str:
         _table(schema.REJECTS),
         "## Sidecars (`DATA/sidecars/NAME`, Delta tables)\n",
         "What became known of a step or a trajectory after it was written, joined at scan.\n",
-        *(
-            f"### {name}\n\n{_table(columns)}"
-            for name, columns in sorted(schema.SIDECARS.items())
-        ),
+        *(f"### {name}\n\n{_table(columns)}" for name, columns in sorted(schema.SIDECARS.items())),
         "## Token tree: nodes (`TREE/nodes/*.parquet`)\n",
         _table(schema.NODES),
         "## Token tree: paths (`TREE/paths/*.parquet`)\n",

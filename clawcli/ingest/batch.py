@@ -19,8 +19,10 @@ import pyarrow.compute
 from clawcli import schema
 from clawcli.errors import ClawError, DataError, StoreError
 from clawcli.ingest import formats, links, rows, sources, steps
-from clawcli.ingest.calls import Call, Choice, Context, Fate, MessageCache, Session
+from clawcli.ingest.cache import MessageCache
+from clawcli.ingest.calls import Call, Choice, Context, Session
 from clawcli.ingest.chain import Request, Step
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import plugin
 from clawcli.ingest.read.find import Found
 from clawcli.ingest.read.records import Head, Lines, Record, Whole, head, reader

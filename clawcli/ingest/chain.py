@@ -22,7 +22,7 @@ from itertools import accumulate
 import msgspec
 
 from clawcli import messages
-from clawcli.ingest.calls import Node
+from clawcli.ingest.conversations import Node
 
 _HASH_BYTES = 16
 _LOOSE, _STATE = b"loose:", b"state:"

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from clawcli import messages, schema
 from clawcli.ingest import chain, steps
-from clawcli.ingest.calls import Digested
 from clawcli.ingest.chain import Step
+from clawcli.ingest.conversations import Digested
 from clawcli.ingest.rows import Row
 from clawcli.store import sidecars, table
 from clawcli.store.location import SIDECARS, Location

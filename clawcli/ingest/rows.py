@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from clawcli import messages, schema
 from clawcli.ingest import chain, steps
-from clawcli.ingest.calls import Call, Choice, Digested
+from clawcli.ingest.calls import Call, Choice
 from clawcli.ingest.chain import Placement, Step, TokenTrace
+from clawcli.ingest.conversations import Digested
 from clawcli.ingest.placing import microseconds
 from clawcli.messages import Message, ToolCall
 

@@ -21,7 +21,6 @@ from clawcli.engine import Workers, without_gc
 from clawcli.errors import ClawError, ConfigError, DataError, NotFoundError, UsageError
 from clawcli.ingest import plan
 from clawcli.ingest.batch import Batch, Part, Piece, Setting
-from clawcli.ingest.calls import seconds
 from clawcli.ingest.read.find import Found, find
 from clawcli.ingest.rewards.attach import attach_rewards
 from clawcli.ingest.rewards.plan import parse_on
@@ -29,6 +28,7 @@ from clawcli.ingest.rounds import Rounds, Totals
 from clawcli.ingest.secrets import redact
 from clawcli.ingest.secrets import rules as secret_rules
 from clawcli.ingest.sources import KnownSources
+from clawcli.ingest.values import seconds
 from clawcli.store import location, log, table
 from clawcli.store.location import Location
 

@@ -11,8 +11,9 @@ import numpy as np
 import xxhash
 
 from clawcli import messages
-from clawcli.ingest.calls import EMPTY, Call, Digested, Node, digested
+from clawcli.ingest.calls import Call
 from clawcli.ingest.chain import Placement, Request, Step, TokenTrace
+from clawcli.ingest.conversations import EMPTY, Digested, Node, digested
 from clawcli.ingest.placing import microseconds
 from clawcli.messages import Message, ToolCall, hash128
 

@@ -13,21 +13,13 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import (
-    EMPTY,
-    Call,
-    Choice,
-    Context,
-    Digested,
-    Fate,
-    Node,
-    digested,
-    integer,
-    text,
-)
+from clawcli.ingest.calls import Call, Choice, Context
+from clawcli.ingest.conversations import EMPTY, Digested, Node, digested
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import blocks, completions, events, pairs, streams
 from clawcli.ingest.formats.layers import Layer, Memo
 from clawcli.ingest.formats.openai_chat import unknown_state
+from clawcli.ingest.values import integer, text
 from clawcli.messages import Message, content_and_parts, text_of
 
 NAME = "anthropic_messages"

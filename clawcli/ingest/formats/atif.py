@@ -14,22 +14,14 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import (
-    Call,
-    Choice,
-    Context,
-    Digested,
-    Fate,
-    digested,
-    integer,
-    number,
-    seconds,
-    text,
-    to_message,
-)
+from clawcli.ingest.calls import Call, Choice, Context
+from clawcli.ingest.chat import to_message
+from clawcli.ingest.conversations import Digested, digested
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import documents
 from clawcli.ingest.formats.completions import ids, rest
 from clawcli.ingest.formats.documents import filled, object_of, objects
+from clawcli.ingest.values import integer, number, seconds, text
 from clawcli.messages import Message, text_of
 
 NAME = "atif"

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from clawcli.ingest.calls import text, to_message
+from clawcli.ingest.chat import to_message
+from clawcli.ingest.values import text
 from clawcli.messages import Message, content_and_parts
 
 _THINKING = ("thinking", "redacted_thinking")

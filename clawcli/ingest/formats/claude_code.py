@@ -16,23 +16,14 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import (
-    EMPTY,
-    Call,
-    Choice,
-    Context,
-    Fate,
-    Session,
-    digested,
-    integer,
-    number,
-    seconds,
-    text,
-)
+from clawcli.ingest.calls import Call, Choice, Context, Session
+from clawcli.ingest.conversations import EMPTY, digested
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import blocks
 from clawcli.ingest.formats.claude_lines import SILENT, Line, read
 from clawcli.ingest.formats.claude_turns import build
 from clawcli.ingest.formats.turns import Turn, parents_first, rest, weave
+from clawcli.ingest.values import integer, number, seconds, text
 from clawcli.messages import text_of
 
 NAME = "claude_code"

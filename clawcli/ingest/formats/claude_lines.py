@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clawcli.ingest.calls import Digested, Fate, digested, text
+from clawcli.ingest.conversations import Digested, digested
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import blocks
 from clawcli.ingest.formats.turns import Turn
+from clawcli.ingest.values import text
 from clawcli.messages import Message
 
 _CHAINED = frozenset({"user", "assistant", "attachment", "system", "progress"})

@@ -11,10 +11,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from clawcli.ingest.calls import Digested, Fate, text
+from clawcli.ingest.conversations import Digested
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import blocks
 from clawcli.ingest.formats.claude_lines import SILENT, Line, is_sent, said
 from clawcli.ingest.formats.turns import Turn, path, rest
+from clawcli.ingest.values import text
 
 
 def build(lines: Sequence[Line]) -> list[Turn]:

@@ -12,18 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clawcli.ingest.calls import (
-    EMPTY,
-    Call,
-    Choice,
-    Context,
-    Digested,
-    Fate,
-    Session,
-    digested,
-    integer,
-    text,
-)
+from clawcli.ingest.calls import Call, Choice, Context, Session
+from clawcli.ingest.conversations import EMPTY, Digested, digested
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import codex_items, items
 from clawcli.ingest.formats.codex_rollout import (
     TURN_ENDS,
@@ -36,6 +27,7 @@ from clawcli.ingest.formats.codex_rollout import (
     spawned,
 )
 from clawcli.ingest.formats.turns import Turn, rest, weave
+from clawcli.ingest.values import integer, text
 from clawcli.messages import Message, text_of
 
 NAME = "codex"

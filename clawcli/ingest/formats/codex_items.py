@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from clawcli.ingest.calls import text
 from clawcli.ingest.formats import items
+from clawcli.ingest.values import text
 
 _CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
 _RENAMED = {"tool_search_call": "tool_search", "tool_call": None}

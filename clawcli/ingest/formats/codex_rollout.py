@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clawcli.ingest.calls import seconds, text
 from clawcli.ingest.formats import codex_items
+from clawcli.ingest.values import seconds, text
 
 TYPES = frozenset(
     {

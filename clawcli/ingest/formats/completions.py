@@ -12,23 +12,13 @@ from typing import Any
 import msgspec
 
 from clawcli import schema
-from clawcli.ingest.calls import (
-    EMPTY,
-    Call,
-    Choice,
-    Fate,
-    Node,
-    digested,
-    integer,
-    leftovers,
-    number,
-    reasoning_of,
-    seconds,
-    text,
-    to_message,
-)
+from clawcli.ingest.calls import Call, Choice
+from clawcli.ingest.chat import leftovers, reasoning_of, to_message
+from clawcli.ingest.conversations import EMPTY, Node, digested
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import pairs, streams
 from clawcli.ingest.formats.layers import Memo
+from clawcli.ingest.values import integer, number, seconds, text
 
 _FINISH = {
     "stop": "stop",

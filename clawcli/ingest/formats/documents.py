@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from clawcli.ingest.calls import EMPTY, Call, Choice, Digested, Fate, Node, number
+from clawcli.ingest.calls import Call, Choice
+from clawcli.ingest.conversations import EMPTY, Digested, Node
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import completions
+from clawcli.ingest.values import number
 
 
 class Path:
@@ -25,7 +28,7 @@ class Path:
         """Give the conversation of some messages; those of the one before are found by identity.
 
         Example:
-            >>> from clawcli.ingest.calls import digested
+            >>> from clawcli.ingest.conversations import digested
             >>> from clawcli.messages import Message
             >>> a, b, c = (digested(Message("user", content)) for content in "abc")
             >>> path = Path()

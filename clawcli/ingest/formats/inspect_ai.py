@@ -17,10 +17,12 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import Call, Context, Fate, integer, number, text
+from clawcli.ingest.calls import Call, Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import inspect_events, transcript
 from clawcli.ingest.formats.documents import object_of
 from clawcli.ingest.formats.inspect_messages import Messages
+from clawcli.ingest.values import integer, number, text
 
 NAME = "inspect_ai"
 _VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}

@@ -11,11 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from clawcli.ingest.calls import Call, Choice, Node, integer, number, seconds, split_system, text
+from clawcli.ingest.calls import Call, Choice
+from clawcli.ingest.conversations import Node, split_system
 from clawcli.ingest.formats import completions, documents, transcript
 from clawcli.ingest.formats.documents import object_of, objects
 from clawcli.ingest.formats.inspect_messages import Messages, is_redacted
 from clawcli.ingest.formats.inspect_spans import Place, placed
+from clawcli.ingest.values import integer, number, seconds, text
 from clawcli.messages import Message
 
 _CANCELLED = frozenset({"Cancelled by operator", "Cancelled by limit", "Cancelled by system"})

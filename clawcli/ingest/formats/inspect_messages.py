@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import EMPTY, Digested, Node, text
+from clawcli.ingest.conversations import EMPTY, Digested, Node
 from clawcli.ingest.formats import transcript
+from clawcli.ingest.values import text
 
 _ATTACHMENT = re.compile(r"attachment://([0-9a-f]{32})")
 _HELD = frozenset(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from clawcli.ingest.calls import text
+from clawcli.ingest.values import text
 
 _SCORING = frozenset({"scorer", "scorers"})
 _SOLVING = frozenset({"solver", "solvers"})

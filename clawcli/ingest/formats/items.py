@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from clawcli.ingest.calls import Digested, digested, text, to_message
+from clawcli.ingest.chat import to_message
+from clawcli.ingest.conversations import Digested, digested
+from clawcli.ingest.values import text
 from clawcli.messages import Message, content_and_parts
 
 _CLIENT_CALLS = {

@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import Call, Context, Fate, number, seconds, text
+from clawcli.ingest.calls import Call, Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import anthropic_messages, completions, pairs
 from clawcli.ingest.formats.anthropic_messages import is_message, read_turn
 from clawcli.ingest.formats.layers import Layer
 from clawcli.ingest.formats.openai_chat import unknown_state
+from clawcli.ingest.values import number, seconds, text
 
 NAME = "litellm"
 

@@ -17,21 +17,12 @@ from typing import Any
 import msgspec
 
 from clawcli.errors import UsageError
-from clawcli.ingest.calls import (
-    Call,
-    Context,
-    Digested,
-    Fate,
-    conversation,
-    integer,
-    number,
-    seconds,
-    split_system,
-    text,
-    version_number,
-)
+from clawcli.ingest.calls import Call, Context
+from clawcli.ingest.conversations import Digested, conversation, split_system
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import completions, documents, transcript
 from clawcli.ingest.formats.json_path import MISSING, JsonPath
+from clawcli.ingest.values import integer, number, seconds, text, version_number
 
 _STEP_KINDS = frozenset({"policy", "compaction", "grader", "side"})
 

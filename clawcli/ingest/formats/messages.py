@@ -18,8 +18,10 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import Call, Context, Digested, number, text, version_number
+from clawcli.ingest.calls import Call, Context
+from clawcli.ingest.conversations import Digested
 from clawcli.ingest.formats import documents, transcript
+from clawcli.ingest.values import number, text, version_number
 
 NAME = "messages"
 _OWN_KEYS = ("tools", "functions", "instance_id", "agent", "model", "model_name", "policy_version")

@@ -12,25 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clawcli.ingest.calls import (
-    EMPTY,
-    Call,
-    Choice,
-    Context,
-    Digested,
-    Fate,
-    Session,
-    digested,
-    leftovers,
-    number,
-    seconds,
-    split_system,
-    text,
-    to_message,
-)
+from clawcli.ingest.calls import Call, Choice, Context, Session
+from clawcli.ingest.chat import leftovers, to_message
+from clawcli.ingest.conversations import EMPTY, Digested, digested, split_system
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import documents, items
 from clawcli.ingest.formats.completions import rest, set_parameters, set_usage
 from clawcli.ingest.formats.documents import filled, object_of, objects
+from clawcli.ingest.values import number, seconds, text
 from clawcli.messages import Message, text_of
 
 NAME = "mini_swe_agent"

@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import Call, Context, Fate
+from clawcli.ingest.calls import Call, Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import completions, pairs, plain_chat, streams
 from clawcli.ingest.formats.layers import Layer
 

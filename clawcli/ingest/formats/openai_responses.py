@@ -14,19 +14,11 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import (
-    EMPTY,
-    Call,
-    Context,
-    Fate,
-    Node,
-    Session,
-    conversation,
-    seconds,
-    split_system,
-    text,
-)
+from clawcli.ingest.calls import Call, Context, Session
+from clawcli.ingest.conversations import EMPTY, Node, conversation, split_system
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import completions, events, items, pairs, responses, streams
+from clawcli.ingest.values import seconds, text
 
 NAME = "openai_responses"
 

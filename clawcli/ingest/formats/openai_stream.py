@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clawcli.ingest.calls import Context, Fate, Session
+from clawcli.ingest.calls import Context, Session
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import completions, pairs, streams
 from clawcli.ingest.formats.openai_chat import unknown_state
 

@@ -11,21 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clawcli.ingest.calls import (
-    EMPTY,
-    Call,
-    Choice,
-    Context,
-    Fate,
-    Session,
-    digested,
-    integer,
-    number,
-    seconds,
-    text,
-)
+from clawcli.ingest.calls import Call, Choice, Context, Session
+from clawcli.ingest.conversations import EMPTY, digested
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import blocks
 from clawcli.ingest.formats.turns import Turn, parents_first, path, rest, weave
+from clawcli.ingest.values import integer, number, seconds, text
 from clawcli.messages import Message, content_and_parts
 
 NAME = "openclaw"

@@ -15,21 +15,14 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import (
-    EMPTY,
-    Call,
-    Choice,
-    digested,
-    integer,
-    seconds,
-    split_system,
-    text,
-    to_message,
-)
+from clawcli.ingest.calls import Call, Choice
+from clawcli.ingest.chat import to_message
+from clawcli.ingest.conversations import EMPTY, digested, split_system
 from clawcli.ingest.formats import documents
 from clawcli.ingest.formats.completions import rest
 from clawcli.ingest.formats.documents import filled, object_of, objects
 from clawcli.ingest.formats.openhands_view import Answer, Shown, View, shell_output
+from clawcli.ingest.values import integer, seconds, text
 from clawcli.messages import Message, text_of
 
 _HIDDEN = frozenset({"null", "change_agent_state", "agent_state_changed", "condensation_request"})

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import text, to_message
+from clawcli.ingest.chat import to_message
 from clawcli.ingest.formats.completions import rest
 from clawcli.ingest.formats.documents import object_of, objects
 from clawcli.ingest.formats.openhands_view import shell_output
+from clawcli.ingest.values import text
 from clawcli.messages import Message, text_of
 
 _EVENT_KEYS = frozenset({"source", "kind", "tool_call", "tool_call_id", "tool_name"})

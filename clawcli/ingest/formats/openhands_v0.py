@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import Call, Context, Fate, integer, number, text
+from clawcli.ingest.calls import Call, Context
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import openhands_history
 from clawcli.ingest.formats.completions import rest, set_parameters
 from clawcli.ingest.formats.documents import filled, object_of, objects
+from clawcli.ingest.values import integer, number, text
 
 NAME = "openhands_v0"
 _RECORD_KEYS = frozenset({"history", "instance_id"})

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clawcli.ingest.calls import Context, Fate, Session
+from clawcli.ingest.calls import Context, Session
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import openhands_history
 
 NAME = "openhands_v0_events"

@@ -15,24 +15,15 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import (
-    Call,
-    Choice,
-    Context,
-    Fate,
-    Session,
-    digested,
-    integer,
-    number,
-    seconds,
-    split_system,
-    text,
-    to_message,
-)
+from clawcli.ingest.calls import Call, Choice, Context, Session
+from clawcli.ingest.chat import to_message
+from clawcli.ingest.conversations import digested, split_system
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import documents, openhands_sdk
 from clawcli.ingest.formats.completions import ids, rest
 from clawcli.ingest.formats.documents import filled, object_of
 from clawcli.ingest.formats.openhands_view import Answer, Shown, View
+from clawcli.ingest.values import integer, number, seconds, text
 from clawcli.messages import Message
 
 NAME = "openhands_v1"

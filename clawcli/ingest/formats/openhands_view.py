@@ -11,7 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from clawcli.ingest.calls import Call, Digested, digested
+from clawcli.ingest.calls import Call
+from clawcli.ingest.conversations import Digested, digested
 from clawcli.messages import Message
 
 
@@ -70,7 +71,8 @@ class View:
         """List the messages, each answer followed by the results of its tool calls.
 
         Example:
-            >>> from clawcli.ingest.calls import EMPTY, Choice
+            >>> from clawcli.ingest.conversations import EMPTY
+            >>> from clawcli.ingest.calls import Choice
             >>> from clawcli.messages import ToolCall
             >>> said = Message("assistant", "", tool_calls=(ToolCall("c", "ls", "{}", True),))
             >>> answer = Answer(Call(EMPTY, [Choice(digested(said))]))

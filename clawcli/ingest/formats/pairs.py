@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import Call, Fate, integer, number, seconds, text, version_number
+from clawcli.ingest.calls import Call
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats.layers import Layer
+from clawcli.ingest.values import integer, number, seconds, text, version_number
 
 
 def body_of(value: Any) -> tuple[Any, int | None]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
-from clawcli.ingest.calls import Call, Choice, Context, seconds
+from clawcli.ingest.calls import Call, Choice, Context
 from clawcli.ingest.formats import completions
+from clawcli.ingest.values import seconds
 
 _GIVE_UP = 64
 """A source of which so many records have more to them is not tried any longer."""

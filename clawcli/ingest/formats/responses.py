@@ -10,8 +10,11 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import Call, Choice, Fate, Node, digested, integer, seconds, text
+from clawcli.ingest.calls import Call, Choice
+from clawcli.ingest.conversations import Node, digested
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import completions, items, pairs
+from clawcli.ingest.values import integer, seconds, text
 from clawcli.messages import Message
 
 RESPONSE = "response"

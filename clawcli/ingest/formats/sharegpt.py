@@ -14,8 +14,10 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import Call, Context, Digested, conversation, number, split_system, text
+from clawcli.ingest.calls import Call, Context
+from clawcli.ingest.conversations import Digested, conversation, split_system
 from clawcli.ingest.formats import transcript
+from clawcli.ingest.values import number, text
 
 NAME = "sharegpt"
 _OWN_KEYS = ("conversations", "system", "tools", "tool_definitions", "agent", "model", "task")

@@ -20,22 +20,14 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import (
-    Call,
-    Choice,
-    Context,
-    Digested,
-    Fate,
-    digested,
-    integer,
-    leftovers,
-    split_system,
-    text,
-    to_message,
-)
+from clawcli.ingest.calls import Call, Choice, Context
+from clawcli.ingest.chat import leftovers, to_message
+from clawcli.ingest.conversations import Digested, digested, split_system
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import documents
 from clawcli.ingest.formats.completions import rest, set_parameters
 from clawcli.ingest.formats.documents import filled, object_of, objects
+from clawcli.ingest.values import integer, text
 from clawcli.messages import Message, text_of
 
 NAME = "swe_agent"

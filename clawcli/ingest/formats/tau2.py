@@ -15,9 +15,12 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import Call, Context, Digested, Fate, integer, number, seconds, text
+from clawcli.ingest.calls import Call, Context
+from clawcli.ingest.conversations import Digested
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import transcript
 from clawcli.ingest.formats.documents import object_of
+from clawcli.ingest.values import integer, number, seconds, text
 
 NAME = "tau2"
 _GREETING = "Hi! How can I help you today?"

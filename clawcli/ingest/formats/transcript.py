@@ -14,21 +14,12 @@ from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-from clawcli.ingest.calls import (
-    Call,
-    Choice,
-    Context,
-    Digested,
-    Fate,
-    conversation,
-    digested,
-    integer,
-    number,
-    split_system,
-    text,
-    to_message,
-)
+from clawcli.ingest.calls import Call, Choice, Context
+from clawcli.ingest.chat import to_message
+from clawcli.ingest.conversations import Digested, conversation, digested, split_system
+from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import documents
+from clawcli.ingest.values import integer, number, text
 
 _Attempt = TypeVar("_Attempt")
 _ROLES = {

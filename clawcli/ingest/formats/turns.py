@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clawcli.ingest.calls import EMPTY, Call, Digested, Fate, Node, Session
+from clawcli.ingest.calls import Call, Session
+from clawcli.ingest.conversations import EMPTY, Digested, Node
+from clawcli.ingest.fates import Fate
 
 
 @dataclass(slots=True, eq=False)

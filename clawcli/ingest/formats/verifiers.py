@@ -14,19 +14,11 @@ from typing import Any
 
 import msgspec
 
-from clawcli.ingest.calls import (
-    Call,
-    Choice,
-    Context,
-    Digested,
-    conversation,
-    number,
-    seconds,
-    split_system,
-    text,
-)
+from clawcli.ingest.calls import Call, Choice, Context
+from clawcli.ingest.conversations import Digested, conversation, split_system
 from clawcli.ingest.formats import completions, documents, transcript
 from clawcli.ingest.formats.documents import object_of
+from clawcli.ingest.values import number, seconds, text
 
 NAME = "verifiers"
 _OWN_KEYS = ("prompt", "completion", "trajectory", "example_id", "tool_defs", "oai_tools", "model")
