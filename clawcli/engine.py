@@ -11,15 +11,15 @@ import gc
 import multiprocessing
 import pickle
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
-from clawcli.errors import ClawError
+from clawcli.errors import ClawError, SetupError
 
 
 @contextmanager
@@ -64,7 +64,9 @@ class Workers:
             self._pipes.append(ours)
             self._processes.append(process)
             # a worker whose answer nobody takes would stand still while this process computes
-            Thread(target=_take_answers, args=(ours, worker, self._arrived), daemon=True).start()
+            threading.Thread(
+                target=_take_answers, args=(ours, worker, self._arrived), daemon=True
+            ).start()
 
     def __enter__(self) -> Workers:
         return self
@@ -85,7 +87,11 @@ class Workers:
         if self._local is not None:
             self._results.append((worker, getattr(self._local, method)(*arguments)))
         else:
-            self._pipes[worker].send((self._num_sent, method, arguments))
+            try:
+                with _without_sigpipe():
+                    self._pipes[worker].send((self._num_sent, method, arguments))
+            except BrokenPipeError:
+                raise _died() from None
         return self._num_sent
 
     def receive(self) -> tuple[int, Any]:
@@ -93,7 +99,8 @@ class Workers:
 
         Raises:
             ClawError: what the handler raised.
-            RuntimeError: its process died, or it has a bug.
+            SetupError: its process died.
+            RuntimeError: it has a bug.
         """
         if self._results:
             return self._results.popleft()
@@ -117,11 +124,32 @@ class Workers:
     def _next(self) -> tuple[int, int, Any]:
         worker, data = self._arrived.get()
         if data is None:
-            raise RuntimeError("A worker process died; is there enough memory?")
+            raise _died()
         number, succeeded, result = pickle.loads(data)
         if not succeeded:
             raise result if isinstance(result, ClawError) else RuntimeError(result)
         return worker, number, result
+
+
+def _died() -> SetupError:
+    return SetupError(
+        "A worker process was killed, as happens when memory runs out.",
+        "Run again with fewer --workers: it goes on from the last commit.",
+    )
+
+
+@contextmanager
+def _without_sigpipe() -> Iterator[None]:
+    """Write to a pipe that a process may have left, without ending as `claw | head` does."""
+    ends = threading.current_thread() is threading.main_thread()
+    ends = ends and signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL
+    if ends:
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        if ends:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def _take_answers(pipe: Connection, worker: int, arrived: SimpleQueue) -> None:

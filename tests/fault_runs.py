@@ -153,7 +153,7 @@ def kill_and_rerun(arguments, output, *, kills, seed, whole_s, sign=signal.SIGKI
         assert code in (0, -sign, 128 + sign), err
         assert "Traceback" not in err
         killed += code != 0
-        if location.is_data(Path(output)):
+        if table.exists(Path(output) / location.STEPS):
             read_all(output)
     run(*arguments, "-o", output)
     return killed

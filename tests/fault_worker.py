@@ -9,13 +9,13 @@ the imports are done: what is killed before is no test of anything.
 import sys
 
 from clawcli.cli import app
-from clawcli.ingest import batch, plan, rounds
+from clawcli.ingest import plan, reading, rounds
 from clawcli.ingest import run as _all_that_a_run_imports  # noqa: F401
 
 READY = "ready\n"
 
 rounds._ROUND_STEPS = 300
-batch._PART_CALLS = 100
+reading._PART_CALLS = 100
 plan.RANGE_BYTES = 1 << 19
 plan._LARGE_BYTES = 1 << 20
 plan._SMALL_FILES = 7

@@ -10,7 +10,7 @@ from conftest import assistant, pair, shared, system, tau, tool, user, write_lin
 from clawcli import schema
 from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import DataError, LogFormatError, StoreError, UsageError
-from clawcli.ingest import batch, rounds
+from clawcli.ingest import reading, rounds
 from clawcli.ingest.run import FATES, IngestConfig, ingest
 from clawcli.store import location, query, sidecars, table
 
@@ -840,7 +840,7 @@ def test_read_table_leaves_no_thread_that_aborts_the_exit(tmp_path):
 
 def test_ingest_call_that_a_log_repeats_in_a_later_round_is_stored_once(tmp_path, monkeypatch):
     monkeypatch.setattr(rounds, "_ROUND_STEPS", 1)
-    monkeypatch.setattr(batch, "_PART_CALLS", 1)
+    monkeypatch.setattr(reading, "_PART_CALLS", 1)
     one, two = (pair([user(u)], assistant("a"), uid=u) for u in "12")
     path = write_lines(tmp_path / "a.jsonl", [one, two, one, two, one])
     report = run(tmp_path / "d", path)

@@ -76,7 +76,6 @@ class Request(msgspec.Struct, eq=False):
     tail: tuple[bytes, ...] = ()
     """Chained hashes after last + 1 ... depth - 1 messages: states that went on without an answer
     would be there."""
-    tokens: TokenTrace | None = None
     node: Node | None = None
     """The state itself, while its messages are at hand."""
     items: bytes = b""
@@ -168,6 +167,7 @@ class Step(msgspec.Struct, eq=False):
     ids_action: bytes = b""
     said: tuple[int, bytes] | None = None
     """Length and hash of the action's text where it has no tool calls and is not empty."""
+    tokens: TokenTrace | None = None
     parent: Step | None = None
     prefix_messages: int = 0
     prefix_broken: str | None = None

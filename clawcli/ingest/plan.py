@@ -13,8 +13,8 @@ import msgspec
 
 from clawcli.errors import ClawError
 from clawcli.ingest import formats, sources
-from clawcli.ingest.batch import Piece, Setting
 from clawcli.ingest.formats import plugin
+from clawcli.ingest.parts import Piece, Setting
 from clawcli.ingest.read.find import Found
 from clawcli.ingest.read.records import head
 from clawcli.ingest.read.stream import is_splittable

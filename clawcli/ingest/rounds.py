@@ -20,9 +20,9 @@ from clawcli.engine import Workers
 from clawcli.errors import ClawError, ConflictError, StoreError
 from clawcli.ingest import chain, links, placing, rows, sources
 from clawcli.ingest.amend import amended
-from clawcli.ingest.batch import Part, Taken, Written
 from clawcli.ingest.chain import Request, Step
 from clawcli.ingest.committed import Committed
+from clawcli.ingest.parts import Part, Taken, Written
 from clawcli.ingest.read.find import Found
 from clawcli.ingest.sources import KnownSources, Source
 from clawcli.store import sidecars, table

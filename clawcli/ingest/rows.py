@@ -54,16 +54,15 @@ def linked(step: Step) -> Linked:
         AssertionError: it was not placed; a bug.
     """
     assert step.placed is not None
-    request = step.request
-    parent = step.parent
-    above = parent.request if parent is not None and step.prefix_messages else None
+    request, parent = step.request, step.parent
+    # a row that restates its messages restates all else: curation may drop the parent
+    above = parent if parent is not None and step.prefix_messages else None
     return Linked(
         placed=step.placed,
         ambiguous=step.ambiguous,
-        same_system=above is not None and above.system == request.system,
-        same_tools=above is not None and above.tools == request.tools,
+        same_system=above is not None and above.request.system == request.system,
+        same_tools=above is not None and above.request.tools == request.tools,
         parent_said=parent.said if parent is not None else None,
-        # a row that restates its messages restates its tokens: curation may drop the parent
         parent_tokens=above.tokens if above is not None else None,
         restated=chain.restated(step),
     )

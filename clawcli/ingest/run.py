@@ -20,7 +20,8 @@ import msgspec
 from clawcli.engine import Workers, without_gc
 from clawcli.errors import ClawError, ConfigError, DataError, NotFoundError, UsageError
 from clawcli.ingest import plan
-from clawcli.ingest.batch import Batch, Part, Piece, Setting
+from clawcli.ingest.batch import Batch
+from clawcli.ingest.parts import Part, Piece, Setting
 from clawcli.ingest.read.find import Found, find
 from clawcli.ingest.rewards.attach import attach_rewards
 from clawcli.ingest.rewards.plan import parse_on

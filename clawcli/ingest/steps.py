@@ -77,9 +77,9 @@ def of_call(call: Call, *, grows: bool) -> list[Step]:
             messages.chain_ids(action.message),
             _said(action.message),
         )
+        if call.prompt_ids is not None:
+            step.tokens = trace(call.prompt_ids, choice.response_ids or [])
         request.choices.append(step)
-    if call.prompt_ids is not None:
-        request.tokens = trace(call.prompt_ids, call.choices[0].response_ids or [])
     _order(request)
     call.step_uid = request.choices[0].uid
     return request.choices
@@ -328,7 +328,7 @@ class Rebuilder:
         if parent is not None:
             step.parent = parent
             parent.children.append(step)
-        self._trace_tokens(row, request)
+        self._trace_tokens(row, step)
         return step
 
     def _request(self, row: dict[str, Any], state: Node, link: Mapping[str, Any]) -> Request:
@@ -370,7 +370,7 @@ class Rebuilder:
         self._requests.append(request)
         return request
 
-    def _trace_tokens(self, row: dict[str, Any], request: Request) -> None:
+    def _trace_tokens(self, row: dict[str, Any], step: Step) -> None:
         shared, own = row["prefix_tokens"], row["observation_ids"]
         if own is None:
             return
@@ -380,7 +380,7 @@ class Rebuilder:
             response = row["response_ids"] or []
             self._prompts[row["step_uid"]] = prompt
             self._ids[row["step_uid"]] = [*prompt, *response]
-            request.tokens = request.tokens or trace(prompt, response)
+            step.tokens = trace(prompt, response)
 
 
 def told(row: Mapping[str, Any]) -> dict[str, Any]:
