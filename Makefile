@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format types layers demo golden docs bench sample-data clean
+.PHONY: help venv test lint format types layers demo golden docs bench faults fuzz sample-data clean
 .NOTPARALLEL:
 
 help:  ## list the targets
@@ -77,6 +77,12 @@ golden: docs  ## the same; review the diff of tests/golden
 bench: $(READY)  ## measure, and print one table of what was asked and what was found
 	@set -o pipefail; for bench in $(BENCHES); do $(BIN)/python $$bench --json || exit 1; done \
 		| $(BIN)/python bench/figures.py
+
+faults: $(READY)  ## kill and disturb ingest again and again (minutes)
+	$(BIN)/python -m pytest -q -x tests/faults/kill_many.py
+
+fuzz: $(READY)  ## feed ingest damaged logs of every format for FUZZ_SECONDS (480)
+	$(BIN)/python -m pytest -q tests/fuzz/fuzz_ingest.py
 
 sample-data: $(READY)  ## write sample_data and the tiny tokenizer again from their scripts
 	$(BIN)/python sample_data/make_tiny_tokenizer.py

@@ -168,8 +168,8 @@ def _serve(pipe: Connection, make: Callable[..., Any], arguments: tuple[Any, ...
     while True:
         try:
             number, method, values = pipe.recv()
-        except EOFError:
-            return
+        except (EOFError, ConnectionResetError):
+            return  # the parent was killed
         try:
             answer = (number, True, getattr(handler, method)(*values))
         except ClawError as error:
@@ -178,5 +178,5 @@ def _serve(pipe: Connection, make: Callable[..., Any], arguments: tuple[Any, ...
             answer = (number, False, f"{type(error).__name__}: {error}")
         try:
             pipe.send(answer)
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             return

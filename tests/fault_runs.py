@@ -151,7 +151,8 @@ def kill_and_rerun(arguments, output, *, kills, seed, whole_s, sign=signal.SIGKI
         process.send_signal(sign)
         code, _, err = finish(process)
         assert code in (0, -sign, 128 + sign), err
-        assert "Traceback" not in err
+        # Python itself complains where a parent is killed while its child starts
+        assert "clawcli" not in err if sign == signal.SIGKILL else err == "" or code == 0
         killed += code != 0
         if table.exists(Path(output) / location.STEPS):
             read_all(output)

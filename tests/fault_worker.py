@@ -14,11 +14,13 @@ from clawcli.ingest import run as _all_that_a_run_imports  # noqa: F401
 
 READY = "ready\n"
 
-rounds._ROUND_STEPS = 300
-reading._PART_CALLS = 100
-plan.RANGE_BYTES = 1 << 19
-plan._LARGE_BYTES = 1 << 20
-plan._SMALL_FILES = 7
+# where a test imports READY, the sizes are not to change for all other tests
+if __name__ in ("__main__", "__mp_main__"):
+    rounds._ROUND_STEPS = 300
+    reading._PART_CALLS = 100
+    plan.RANGE_BYTES = 1 << 19
+    plan._LARGE_BYTES = 1 << 20
+    plan._SMALL_FILES = 7
 
 
 if __name__ == "__main__":

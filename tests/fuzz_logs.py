@@ -92,9 +92,10 @@ def valid_logs():
         ),
         "inspect_ai": document(
             {
+                "version": 2,
+                "status": "success",
                 "eval": inspect_ai.EVAL,
                 "samples": [inspect_ai.sample([answered])],
-                "status": "success",
             }
         ),
     }

@@ -109,8 +109,8 @@ def test_find_missing_dangling_and_matching_nothing_are_problems_and_others_go_o
     found, problems = find(names)
     assert below(tmp_path, found) == ["a.jsonl"]
     assert problems == [
-        f"{names[0]} cannot be read: No such file or directory.",
-        f"{names[1]} cannot be read: No such file or directory.",
+        f"{names[0]} does not exist.",
+        f"{names[1]} does not exist.",
         f"{names[2]} matches nothing: check the pattern.",
     ]
 

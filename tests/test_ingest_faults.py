@@ -4,9 +4,11 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from conftest import assistant, pair, user, write_lines
 from fault_runs import (
     assert_same,
     finish,
@@ -20,6 +22,7 @@ from fault_runs import (
     write_sessions,
 )
 
+from clawcli.ingest import reading, rounds
 from clawcli.store import table
 
 pytestmark = pytest.mark.slow
@@ -56,6 +59,8 @@ def test_killed_runs_and_one_to_the_end_give_the_undisturbed_table(
 def test_stopped_run_says_so_by_its_code_alone(tmp_path, undisturbed, sign, code):
     source, wanted, _ = undisturbed["requests"]
     process = start(source, "-o", tmp_path / "d", "--workers", 2)
+    while not (tmp_path / "d").exists():  # before, it is the interpreter that is stopped
+        time.sleep(0.01)
     process.send_signal(sign)
     assert finish(process) == (code, "", "")
     run(source, "-o", tmp_path / "d")
@@ -156,3 +161,19 @@ def first_worker(pid):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return int(child)
+
+
+def test_record_that_a_log_repeats_is_a_duplicate_wherever_a_round_ends(
+    tmp_path, claw, monkeypatch
+):
+    # a run that goes on from a killed one has its rounds elsewhere, and the same table
+    records = [pair([user(u)], assistant("a"), uid=u) for u in "ab"]
+    log = write_lines(tmp_path / "a.jsonl", [*records, records[0]])
+    whole = claw("ingest", log, "-o", tmp_path / "whole", "--json").report
+    monkeypatch.setattr(rounds, "_ROUND_STEPS", 1)
+    monkeypatch.setattr(reading, "_PART_CALLS", 1)
+    cut = claw("ingest", log, "-o", tmp_path / "cut", "--json").report
+    dry = claw("ingest", log, "-o", tmp_path / "dry", "--json", "--dry-run").report
+    assert num_commits(tmp_path / "cut") > num_commits(tmp_path / "whole")
+    assert cut["records_by_fate"] == whole["records_by_fate"] == dry["records_by_fate"]
+    assert_same(read_all(tmp_path / "cut"), read_all(tmp_path / "whole"))

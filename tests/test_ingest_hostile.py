@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,8 @@ import textwrap
 import pytest
 import zstandard
 from conftest import assistant, pair, system, user, write_lines
+from fuzz_logs import damaged, valid_logs
+from fuzz_runs import FATES, check
 
 from clawcli.store import location, table
 
@@ -33,9 +36,6 @@ def rows(output, part="steps"):
 
 def tree(folder):
     return {path.relative_to(folder) for path in folder.rglob("*")}
-
-
-FATES = ("used", "duplicate", "failed_call", "ignored", "pending", "rejected")
 
 
 def ingest(claw, output, *arguments, code=0):
@@ -452,3 +452,25 @@ def test_response_id_that_is_used_again_for_another_call_gives_both(tmp_path, cl
     assert fates(report) == {"used": 2, "duplicate": 2}
     assert report["warnings_by_code"] == {"duplicate_differs": 1}
     assert sorted(row["response"] for row in rows(tmp_path / "d")) == ["a", "b"]
+
+
+# -- damage at random ----------------------------------------------------------------------------
+
+LOGS = valid_logs()
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_valid_log_is_read_as_its_format(tmp_path, claw, name):
+    report = check(claw, LOGS[name], tmp_path)
+    assert report["steps_by_format"].keys() == {name}
+    assert report["problems"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOGS)
+def test_damaged_log_costs_its_records_at_most(tmp_path, claw, name):
+    others = list(LOGS.values())
+    for seed in range(5):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        check(claw, damaged(LOGS[name], random.Random(f"{name}-{seed}"), others), folder)

@@ -205,3 +205,9 @@ def test_why_not_only_documents_and_bare_messages_are_taken():
     assert mini_swe_agent.why_not({"role": "user", "content": "u", "uuid": "x"}) == refused
     assert mini_swe_agent.why_not({"role": "user"}) == "a message without content"
     assert mini_swe_agent.why_not({"info": {"mini_version": "1"}}) == "no list of messages"
+
+
+@pytest.mark.parametrize("role", [None, 1.5, [{}], {"type": [1]}])
+def test_session_message_without_a_role_rejects_its_attempt(role):
+    found = session(document(system("S"), {"role": role, "content": "u"}, assistant("a")))
+    assert (found.calls, found.fates[0].reason) == ([], "bad_message")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -35,6 +35,7 @@ from clawcli.store import table
 logger = logging.getLogger(__name__)
 
 _FIRST_BYTES = 200
+_MOST_KNOWN = 1 << 20
 
 
 class Batch:
@@ -48,6 +49,8 @@ class Batch:
         """By step_uid, in the order of the log: a log may hold one call several times."""
         self._going: dict[int, Iterator[Part]] = {}
         self._forced = plugin.choose(setting.format, setting.mapping)
+        self._secret: dict[bytes, bool] = {}
+        """By the digest of a message, whether it holds one."""
         self._redactor = None if setting.redaction is None else _redactor(*setting.redaction)
 
     def take(self, piece: Piece, learnt: Sequence[Mapping[str, Any]] = ()) -> Part:
@@ -132,6 +135,13 @@ class Batch:
                 logger.warning("%s is empty: it holds no record.", found.label)
                 yield taken, False
                 return
+            if not begin.samples:
+                # what cannot be read through has a better reason than that no format fits
+                broken = reader(found, begin)
+                for _ in broken:
+                    pass
+                if broken.problem:
+                    raise DataError(broken.problem, "Fetch the file again.")
             identity = sources.identify(
                 found, begin, self.known, self.setting.source_name, label=taken.label
             )
@@ -185,7 +195,7 @@ class Batch:
         )
         before = Counter(self._redactor.hits) if self._redactor else Counter()
         if self._redactor is not None:
-            self._redactor.tainted.update(_spelling_again(found, self._redactor))
+            self._redactor.tainted.update(self._spelt_again(found, self._redactor))
         built = rows.build(found) if found else None
         hidden: dict[str, dict[str, Any]] = {}
         if built is not None and self._redactor is not None:
@@ -209,6 +219,32 @@ class Batch:
             hidden,
         )
 
+    def _spelt_again(self, found: Sequence[Row], redactor: Redactor) -> Iterator[str]:
+        """List parents of steps whose logged prompt ids go on from ids that spell a secret.
+
+        Those of the parent may be in the hands of another worker, or of an earlier commit.
+        """
+        for row in found:
+            prefix, parent = row.linked.placed.prefix_messages, row.linked.placed.parent_step_uid
+            if row.call.prompt_ids is None or not prefix or parent is None:
+                continue
+            texts = [text for text in (row.call.system, row.call.tools) if text]
+            shared = row.call.state.after()[:prefix]
+            if any(
+                self._is_secret(steps.text_hash(text), [text], redactor) for text in texts
+            ) or any(
+                self._is_secret(item.exact, _texts(item.message), redactor) for item in shared
+            ):
+                yield parent
+
+    def _is_secret(self, key: bytes, texts: Iterable[str], redactor: Redactor) -> bool:
+        """Tell whether some text holds a secret; each is looked at once, for histories repeat."""
+        if (known := self._secret.get(key)) is None:
+            if len(self._secret) > _MOST_KNOWN:
+                self._secret.clear()
+            known = self._secret[key] = redactor.found_in(list(texts))
+        return known
+
     def _label(self, found: Found) -> str:
         return found.label if self._redactor is None else self._redactor.text(found.label)
 
@@ -221,29 +257,9 @@ class Batch:
         self._waiting.setdefault(step.uid, []).append((step, call, choice))
 
 
-def _spelling_again(found: Sequence[Row], redactor: Redactor) -> Iterator[str]:
-    """List parents of steps whose logged prompt ids spell more of the state than is new in it.
-
-    Where ids do not go on exactly from the parent's, as after another tokenisation, they spell
-    messages of the parent once more, and a secret that was taken out of these would be in them.
-    """
-    for row in found:
-        ids, linked = row.call.prompt_ids, row.linked
-        prefix, parent = linked.placed.prefix_messages, linked.placed.parent_step_uid
-        if ids is None or not prefix or parent is None:
-            continue
-        known = linked.parent_tokens
-        if known is not None and steps.shared_tokens(ids, known) == known.total:
-            continue
-        shared = [item.message for item in row.call.state.after()[:prefix]]
-        if redactor.found_in([row.call.system, *_texts(shared)]):
-            yield parent
-
-
-def _texts(messages: Sequence[Message]) -> Iterator[str]:
-    for message in messages:
-        yield from filter(None, (message.content, message.parts, message.reasoning, message.name))
-        yield from (call.arguments for call in message.tool_calls or ())
+def _texts(message: Message) -> Iterator[str]:
+    yield from filter(None, (message.content, message.parts, message.reasoning, message.name))
+    yield from (call.arguments for call in message.tool_calls or ())
 
 
 def _codes(built: pa.Table | None) -> Counter[str]:

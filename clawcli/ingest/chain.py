@@ -233,6 +233,8 @@ class Index:
         """Register a step."""
         request = step.request
         self.by_uid[step.uid] = step
+        if request.trajectory is not None:
+            self.by_trajectory[request.trajectory].append(step)
         if request.is_cut:
             return  # nobody continues a finished conversation but by its key
         self.by_next[step.next_hash].append(step)
@@ -243,8 +245,6 @@ class Index:
         if request.last or request.tail:
             for key in request.waits_for():
                 self.waiting[key].append(step)
-        if request.trajectory is not None:
-            self.by_trajectory[request.trajectory].append(step)
 
     def discard(self, step: Step) -> None:
         """Forget a step; the table still has it."""
@@ -252,6 +252,8 @@ class Index:
             return
         del self.by_uid[step.uid]
         request = step.request
+        if request.trajectory is not None:
+            _remove(self.by_trajectory, request.trajectory, step)
         if request.is_cut:
             return
         _remove(self.by_next, step.next_hash, step)
@@ -260,8 +262,6 @@ class Index:
         _remove(self.by_action, step.action_loose, step)
         for key in request.waits_for():
             _remove(self.waiting, key, step)
-        if request.trajectory is not None:
-            _remove(self.by_trajectory, request.trajectory, step)
 
     def ending(self, loose: bytes) -> list[Step]:
         """List the steps whose messages and action, reasoning left out, hash to loose."""
@@ -301,6 +301,10 @@ def link(new: Sequence[Step], index: Index) -> list[Step]:
     for request in unlinked:
         _attach(request, index, edited=True)
     touched.extend(root(step) for request in requests.values() for step in request.choices)
+    # two trees may have one key, and only together can they be told apart by name
+    for key in {step.request.trajectory for step in new}:
+        if key is not None:
+            touched.extend(step for step in index.by_trajectory[key] if step.parent is None)
     roots = {step.uid: step for top in touched for step in root(top).request.choices}
     return sorted(roots.values(), key=lambda s: (s.request.order, s.choice_index))
 
@@ -316,8 +320,15 @@ def _take_back(new: Sequence[Step], index: Index, requests: dict[int, Request]) 
     """Loosen linked steps whose predecessor is to be sought again; return what they hung on."""
     arrived = {id(step) for step in new}
     again: dict[int, Step] = {}
-    if not index.waiting:
+    if not index.waiting and not index.by_trajectory:
         return []
+    for key, first in _first_orders(new).items():
+        # these hang on the newest call before them with their key, or on none
+        for other in index.by_trajectory[key]:
+            is_weak = other.parent is None or other.prefix_broken == "history_edited"
+            is_later = other.request.order > first and not other.request.is_cut
+            if is_weak and is_later and id(other) not in arrived:
+                again[id(other)] = other
     for step in new:
         if step.request.is_cut:
             continue
@@ -338,6 +349,16 @@ def _take_back(new: Sequence[Step], index: Index, requests: dict[int, Request]) 
             step.parent, step.prefix_messages, step.prefix_broken = None, 0, None
             step.ambiguous = False
     return hung_on
+
+
+def _first_orders(new: Sequence[Step]) -> dict[str, Order]:
+    """Find the first call of each logged key among new ones that are not cut."""
+    first: dict[str, Order] = {}
+    for request in (step.request for step in new if not step.request.is_cut):
+        key = request.trajectory
+        if key is not None and (key not in first or request.order < first[key]):
+            first[key] = request.order
+    return first
 
 
 def _attach(request: Request, index: Index, *, edited: bool) -> bool:

@@ -68,8 +68,8 @@ def read_chat_message(raw: bytes) -> Sequence[Digested]:
     except msgspec.ValidationError:
         pass  # it has more to it
     value = msgspec.json.decode(raw)
-    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
-        raise Fate("rejected", "bad_message", "a message is not an object with a role")
+    if not isinstance(value, dict):
+        raise _no_message()
     message = to_message(value)
     found = digested(message, number(value.get("weight")))
     found.extra = leftovers(value, message)
@@ -77,8 +77,15 @@ def read_chat_message(raw: bytes) -> Sequence[Digested]:
 
 
 def to_message(value: dict[str, Any]) -> Message:
-    """Read a message in the OpenAI chat form; ids, order and argument strings as logged."""
+    """Read a message in the OpenAI chat form; ids, order and argument strings as logged.
+
+    Raises:
+        Fate: it has no role, or tool calls that are none.
+    """
     get = value.get
+    role = get("role")
+    if not isinstance(role, str):
+        raise _no_message()
     content, parts = get("content"), None
     if not isinstance(content, str):
         content, parts = messages.content_and_parts(content)
@@ -88,7 +95,7 @@ def to_message(value: dict[str, Any]) -> Message:
     if content == "" and isinstance(refusal := get("refusal"), str):
         content = refusal
     return Message(
-        get("role") or "",
+        role,
         content,
         parts,
         tuple(calls) if calls else None,
@@ -96,6 +103,10 @@ def to_message(value: dict[str, Any]) -> Message:
         text(get("name")),
         reasoning_of(value)[0],
     )
+
+
+def _no_message() -> Fate:
+    return Fate("rejected", "bad_message", "a message is not an object with a role")
 
 
 def reasoning_of(message: dict[str, Any]) -> tuple[str | None, str | None]:

@@ -122,7 +122,7 @@ class Committed:
         nexts = {step.request.lookup for step in calls if step.request.last}
         nexts |= {step.next_hash for step in calls}
         states = {hash_ for step in calls for hash_ in step.request.tail}
-        keyed = {s.request.trajectory for s in calls if s.request.trajectory is not None}
+        keyed = {s.request.trajectory for s in new if s.request.trajectory is not None}
         there = {*self.may_hold("step_uid", uids), *self.links.asked_by(calls)}
         self._load(
             {

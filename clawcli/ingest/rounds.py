@@ -273,6 +273,8 @@ class Rounds:
                         "source_offset": offset,
                     }
                 )
+                # another choice of the call may be new: then it stands without this one
+                step.request.choices = [c for c in step.request.choices if c is not step]
                 continue
             claimed[step.uid] = taken.source_uid, step
             found.owners[step.uid] = worker

@@ -23,6 +23,7 @@ from clawcli.ingest.read.stream import open_bytes
 from clawcli.messages import hash128
 
 _CHUNK_BYTES = 1 << 20
+_BEFORE_PIECES = 8
 _ID_KEYS = ("session_id", "sessionId", "trajectory_id", "instance_id", "task_id", "run_id", "id")
 _LIST_KEYS = ("messages", "history", "trajectory", "steps", "traj")
 
@@ -40,6 +41,8 @@ class Source:
     pieces: dict[int, tuple[int, str]] = field(default_factory=dict)
     """First byte of each piece -> byte behind it, and xxh3-128 hex of the piece; pieces may
     overlap, and together they are all that was consumed."""
+    before: list[tuple[int, int, str]] = field(default_factory=list)
+    """The last pieces that longer ones took the place of: first byte, byte behind, hash."""
 
     @property
     def consumed(self) -> int:
@@ -102,11 +105,15 @@ class KnownSources:
         known.path, known.tail = entry["path"], entry["tail"]
         self._by_path[known.path] = known
         if entry["whole"]:
+            known.before.extend((start, *piece) for start, piece in known.pieces.items())
             known.pieces.clear()
         for start, end, hash_ in entry["pieces"]:
             # the end moves while a source is read; of two runs at once the further one counts
-            if end >= known.pieces.get(start, (0, ""))[0]:
-                known.pieces[start] = end, hash_
+            piece = end, hash_
+            if start in known.pieces and known.pieces[start] != piece:
+                known.before.append((start, *min(known.pieces[start], piece)))
+            known.pieces[start] = max(known.pieces.get(start, piece), piece)
+        del known.before[:-_BEFORE_PIECES]
 
     def at(self, path: str) -> Source | None:
         """Return the source that was read at a path last."""
@@ -164,6 +171,9 @@ def identify(
             return Identity(uid, begins, "grown" if more else "unchanged", source)
         state = "moved" if more else "unchanged"
         return Identity(source.source_uid, begins, state, source)
+    for source in alike if same is None else [same, *alike]:
+        if was(found, source, container=head.container):
+            return Identity(source.source_uid, begins, "unchanged", source)
     if same is None and name is None and is_document(head) and found.path != "-":
         # written anew as it grew, and not even its beginning stayed
         same = known.at(label or found.label)
@@ -199,13 +209,34 @@ def rest(found: Found, source: Source, *, container: str = "lines") -> bool | No
     for start, (end, expected) in source.pieces.items():
         if fingerprint(found, end, start).hexdigest() != expected:
             return None
-    with open_bytes(found, source.consumed, keep=True) as stream:
-        more = stream.read(_CHUNK_BYTES)
+    more = _behind(found, source.consumed)
     if source.tail and hash128(more) == source.tail:
         return False  # what was cut off then still is
-    if container == "lines":
-        return bool(more.strip(b"\0 \t\r\n"))
-    return bool(more.strip(b"\0 \t\r\n],"))
+    return bool(more.strip(_FILLING[container == "lines"]))
+
+
+def was(found: Found, source: Source, *, container: str = "lines") -> bool:
+    """Tell whether a source is what a known one was once, as a copy that did not grow with it."""
+    filling = _FILLING[container == "lines"]
+    standing = [(start, *piece) for start, piece in source.pieces.items()]
+    reached = {0}
+    for start, end, expected in sorted({*standing, *source.before}):
+        if start not in reached or end in reached:
+            continue
+        if fingerprint(found, end, start).hexdigest() == expected:
+            if not _behind(found, end).strip(filling):
+                return True
+            reached.add(end)
+    return False
+
+
+def _behind(found: Found, end: int) -> bytes:
+    with open_bytes(found, end, keep=True) as stream:
+        return stream.read(_CHUNK_BYTES)
+
+
+_FILLING = {True: b"\0 \t\r\n", False: b"\0 \t\r\n],"}
+"""What may follow the last record of lines, and of anything else."""
 
 
 def changed(found: Found, known: Source) -> DataError:

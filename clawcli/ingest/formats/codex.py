@@ -31,6 +31,8 @@ from clawcli.ingest.values import integer, text
 from clawcli.messages import Message, text_of
 
 NAME = "codex"
+GROWS = True
+"""A response is several lines: a file that is read between them has a part of it."""
 
 _EXEC = ("thread.", "turn.", "item.")
 _CONTEXT = ("<", "# AGENTS.md instructions")

@@ -47,7 +47,7 @@ _MAIN_USAGE = ("agent", "default")
 
 def why_not(record: dict[str, Any]) -> str | None:
     """Say why a record is none of this format; None where it is one."""
-    if record.get("kind") not in _KINDS:
+    if text(record.get("kind")) not in _KINDS:
         return "no kind of an SDK event"
     return None if {"id", "timestamp", "source"} <= record.keys() else "no id, timestamp, source"
 
