@@ -21,7 +21,7 @@ from clawcli.ingest.links import Links
 from clawcli.store import table
 from clawcli.store.location import Location
 
-_RESIDENT_STEPS = 60_000
+_RESIDENT_STEPS = 20_000
 _KEYS = ("step_uid", "next_hash", "state_hash")
 
 

@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 APP = "claw:ingest"
 """Id of ingest's Delta transactions: each commit has the next number, so that two runs that commit
 at once notice each other."""
-_ROUND_STEPS = 24_576
+_ROUND_STEPS = 12_288
 _ROUND_BYTES = 1 << 30
-_ROUND_NEW_BYTES = 64 << 20
+_ROUND_NEW_BYTES = 32 << 20
 _TRIES = 8
 _SAID_AGAIN = frozenset({"grown", "moved", "rewritten"})
 
