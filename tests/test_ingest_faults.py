@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -53,18 +52,6 @@ def test_killed_runs_and_one_to_the_end_give_the_undisturbed_table(
     kill_and_rerun([source, "--workers", workers], tmp_path / "d", kills=2, seed=3, whole_s=seconds)
     assert_same(read_all(tmp_path / "d"), wanted)
     assert strays(tmp_path / "d") == []
-
-
-@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_stopped_run_says_so_by_its_code_alone(tmp_path, undisturbed, sign, code):
-    source, wanted, _ = undisturbed["requests"]
-    process = start(source, "-o", tmp_path / "d", "--workers", 2)
-    while not (tmp_path / "d").exists():  # before, it is the interpreter that is stopped
-        time.sleep(0.01)
-    process.send_signal(sign)
-    assert finish(process) == (code, "", "")
-    run(source, "-o", tmp_path / "d")
-    assert_same(read_all(tmp_path / "d"), wanted)
 
 
 def test_closed_pipe_ends_the_run_quietly_and_the_table_stays(tmp_path, undisturbed):
