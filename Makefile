@@ -87,6 +87,7 @@ fuzz: $(READY)  ## feed ingest damaged logs of every format for FUZZ_SECONDS (48
 sample-data: $(READY)  ## write sample_data and the tiny tokenizer again from their scripts
 	$(BIN)/python sample_data/make_tiny_tokenizer.py
 	$(BIN)/python sample_data/generate.py
+	$(BIN)/python sample_data/mixed_logs.py
 	$(BIN)/python sample_data/own_policy.py
 
 clean:  ## remove what the targets made, the environment too

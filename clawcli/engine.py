@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
@@ -59,7 +60,8 @@ class Workers:
         for worker in range(count if count > 1 else 0):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
-            process.start()
+            with _undisturbed():
+                process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
@@ -139,6 +141,29 @@ def _died() -> SetupError:
 
 
 @contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Start a process whole: stopped half-way, or by a Ctrl-C that it hears, it would complain."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, _: received.append(number))
+    resource_tracker.ensure_running()  # its own start ends with nothing blocked
+    # what is blocked here is blocked there: the parent decides when to stop
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in received:
+        signal.raise_signal(number)
+
+
+@contextmanager
 def _without_sigpipe() -> Iterator[None]:
     """Write to a pipe that a process may have left, without ending as `claw | head` does."""
     ends = threading.current_thread() is threading.main_thread()
@@ -162,7 +187,6 @@ def _take_answers(pipe: Connection, worker: int, arrived: SimpleQueue) -> None:
 
 
 def _serve(pipe: Connection, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     gc.disable()  # see without_gc
     handler = make(*arguments)
     while True:

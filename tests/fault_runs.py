@@ -111,13 +111,14 @@ def codex_session(name, turns):
 # -- runs ----------------------------------------------------------------------------------------
 
 
-def start(*arguments):
-    """Start a run; returns it when its imports are done."""
+def start(*arguments, **options):
+    """Start a run; returns it when it begins. Options are those of Popen."""
     process = subprocess.Popen(
         [sys.executable, str(WORKER), "ingest", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        **options,
     )
     first = process.stderr.readline()
     assert first == READY, first + process.stderr.read()

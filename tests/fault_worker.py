@@ -3,7 +3,7 @@
     python fault_worker.py ingest LOG -o DATA
 
 Worker processes import this file again, so the sizes hold in them too. A line on stderr says when
-the imports are done: what is killed before is no test of anything.
+the run begins: what is killed before is no test of anything.
 """
 
 import sys
@@ -23,7 +23,13 @@ if __name__ in ("__main__", "__mp_main__"):
     plan._SMALL_FILES = 7
 
 
-if __name__ == "__main__":
+def run(arguments):
+    """Say that the run begins: imports are done and signals have their handlers."""
     sys.stderr.write(READY)
     sys.stderr.flush()
+    return app_run(arguments)
+
+
+if __name__ == "__main__":
+    app_run, app.run = app.run, run
     app.main()

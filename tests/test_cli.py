@@ -14,6 +14,7 @@ from clawcli import errors
 from clawcli.cli import docs
 from clawcli.cli.app import VERBS
 
+INGEST = ("ingest", "{tmp}/a.jsonl", "-o", "{tmp}/x")
 HEAVY = ("torch", "transformers", "polars", "duckdb", "pyarrow", "deltalake", "numpy")
 
 
@@ -221,6 +222,22 @@ def test_json_error_is_one_object_on_stderr(tmp_path, data, claw):
         (["curate", "{tmp}/d", "--where", "true", "-o", "{tmp}/a.jsonl/x"], 4, "a.jsonl"),
         (["ingest", "{tmp}/a.jsonl", "-o", "{tmp}/a.jsonl/x"], 4, "a.jsonl"),
         (["ingest", "{tmp}/a.jsonl", "-o", "{tmp}/d@5"], 2, "names a version"),
+        ([*INGEST, "--map", "mesages=a"], 2, "Did you mean messages?"),
+        ([*INGEST, "--set", "map.mesages=a"], 2, "Did you mean messages?"),
+        ([*INGEST, "--map", "messages"], 2, "--map messages is no COLUMN=PATH."),
+        ([*INGEST, "--map", "=a"], 2, "--map =a is no COLUMN=PATH."),
+        ([*INGEST, "--map", "messages=a", "--map", "messages=b"], 2, "is given twice"),
+        ([*INGEST, "--format", "opneai_chat"], 2, "Did you mean openai_chat?"),
+        ([*INGEST, "--format", "{tmp}/no.py"], 2, "no.py: there is no such file"),
+        ([*INGEST, "--on", "native_id=id"], 2, "Give --rewards."),
+        ([*INGEST, "--rewards", "{tmp}/a.jsonl", "--on", "foo=id"], 2, "cannot be joined on foo"),
+        ([*INGEST, "--rewards", "{tmp}/no.csv"], 4, "no.csv does not exist"),
+        ([*INGEST, "--system", "{tmp}/no.txt"], 4, "no.txt does not exist"),
+        ([*INGEST, "--tools", "{tmp}/c.csv"], 2, "is not JSON"),
+        ([*INGEST, "--since", "yesterday"], 2, "'yesterday' is no time"),
+        ([*INGEST, "--workers", "0"], 2, "greater than or equal to 1. claw --help"),
+        ([*INGEST, "--redact-rules", "{tmp}/no.toml"], 4, "no.toml cannot be read"),
+        ([*INGEST, "--no-redact", "--redact-with", "cat"], 2, "--no-redact leaves nothing"),
         (["export", "{tmp}/d", "--as", "sft", "-o", "{tmp}/d/x"], 2, "{tmp}/d"),
         (["train", "{tmp}/d", "--model", "tiny", "-o", "{tmp}/x"], 2, "--objective is missing"),
         (["train", "{tmp}/d", "--model", "tiny", "--objective", "dpo", "-o", "{tmp}/x"], 2, "ppo"),
@@ -233,6 +250,7 @@ def test_bad_input_is_one_sentence_and_the_right_exit_code(
 ):
     write_lines(tmp_path / "bad.jsonl", [{"obs": 1}])
     (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "c.csv").write_text("a,b\n")
     (tmp_path / "d2").mkdir()
     result = claw(*[a.format(tmp=tmp_path) for a in arguments])
     assert result.code == code, result.err

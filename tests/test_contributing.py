@@ -35,4 +35,4 @@ def test_map_names_every_command_with_files_and_tests_that_exist():
         assert all((PACKAGE / path).is_file() for path in words + work), row
         assert all(list((ROOT / "tests").glob(pattern)) for pattern in tests), row
     verbs = {path.stem.replace("_", "-") for path in (PACKAGE / "cli").glob("*.py")}
-    assert commands == verbs - {"--init--", "app", "options", "console", "docs"}
+    assert commands == verbs - {"--init--", "app", "options", "console", "progress", "docs"}

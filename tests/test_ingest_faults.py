@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,32 @@ def test_killed_runs_and_one_to_the_end_give_the_undisturbed_table(
     kill_and_rerun([source, "--workers", workers], tmp_path / "d", kills=2, seed=3, whole_s=seconds)
     assert_same(read_all(tmp_path / "d"), wanted)
     assert strays(tmp_path / "d") == []
+
+
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.2])
+def test_stopped_run_says_so_by_its_code_alone(tmp_path, undisturbed, sign, code, delay):
+    source, wanted, _ = undisturbed["requests"]
+    process = start(source, "-o", tmp_path / "d", "--workers", 3, start_new_session=True)
+    time.sleep(delay)  # by then some of the workers have begun to start
+    if sign == signal.SIGINT:
+        os.killpg(process.pid, sign)  # a terminal sends it to the workers as well
+    else:
+        process.send_signal(sign)
+    assert finish(process) == (code, "", "")
+    run(source, "-o", tmp_path / "d")
+    assert_same(read_all(tmp_path / "d"), wanted)
+
+
+def test_second_ctrl_c_ends_a_run_at_once(tmp_path, undisturbed):
+    source, _, _ = undisturbed["requests"]
+    process = start(source, "-o", tmp_path / "d", "--workers", 3, start_new_session=True)
+    while process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.01)
+    code, out, err = finish(process)
+    assert (out, err) == ("", "")
+    assert code in (130, -signal.SIGINT)  # the same in a shell
 
 
 def test_closed_pipe_ends_the_run_quietly_and_the_table_stays(tmp_path, undisturbed):

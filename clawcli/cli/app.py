@@ -71,6 +71,7 @@ def run(arguments: Sequence[str]) -> int:
         if message.startswith("Usage:") and not as_json:
             console.say(message)  # nothing was asked for, so the help is the answer
             return UsageError.exit_code
+        message = f"{message.rstrip('.')}."
         console.show_error(UsageError(message, "claw --help lists all."), as_json=as_json)
         return UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -107,4 +108,5 @@ def main() -> NoReturn:
 
 def _stop(number: int, frame: object) -> NoReturn:
     _received.append(number)
+    signal.signal(number, signal.SIG_DFL)  # the next one ends the process at once
     sys.exit(128 + number)

@@ -1,7 +1,6 @@
 """What claw says: a report in words on stderr or as JSON on stdout, and errors.
 
-stdout holds what was asked for and nothing else; how it went is on stderr. A spinner is shown only
-on a terminal, and only when a job takes longer than a second.
+stdout holds what was asked for and nothing else; how it went is on stderr.
 """
 
 from __future__ import annotations
@@ -9,22 +8,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import sys
-import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
 import clawcli
+from clawcli.cli import progress
+from clawcli.cli.progress import Meter
 from clawcli.config import resolve
 from clawcli.errors import ClawError, ConfigError, NotFoundError
 
 C = TypeVar("C")
 R = TypeVar("R")
-_SPINNER_DELAY_S = 1.0
+_DUMB = ("dumb", "unknown")
+"""Values of TERM that stand for terminals on which no cursor moves."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ def run_verb(
     flags: Mapping[str, Any],
     inputs: Sequence[str],
     manner: Manner,
+    meter: Meter | None = None,
 ) -> R:
     """Configure one verb, run it, and report on it.
 
@@ -58,13 +61,15 @@ def run_verb(
         flags: field of the configuration -> value of the flag; None = not given.
         inputs: what the verb reads, for the report.
         manner: the flags that all verbs share.
+        meter: what the work tells how far it is; None = it does not.
 
     Returns:
         The report of the work, already shown.
     """
     started = time.monotonic()
     settings = resolve(kind, flags, sets=manner.set_ or (), file=read_toml(manner.config))
-    with _working(command, manner):
+    _attach_logging(manner.verbose, quiet=manner.quiet)
+    with _working(command, manner, meter):
         report = work(settings)
     dry_run = bool(getattr(settings, "dry_run", False))
     if manner.json:
@@ -86,25 +91,13 @@ def run_verb(
     return report
 
 
-@contextmanager
-def _working(command: str, manner: Manner) -> Iterator[None]:
-    """Attach logging, and show that work goes on if it takes long."""
-    _attach_logging(manner.verbose, quiet=manner.quiet)
-    if manner.quiet or manner.json or not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    status = Console(stderr=True).status(f"claw {command}")
-    timer = threading.Timer(_SPINNER_DELAY_S, status.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        status.stop()
+def _working(command: str, manner: Manner, meter: Meter | None) -> AbstractContextManager[None]:
+    """Show that work goes on if it takes long, to whoever may be looking."""
+    if manner.quiet or manner.json:
+        return nullcontext()
+    if sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in _DUMB:
+        return progress.on_terminal(f"claw {command}", meter)
+    return progress.in_lines(f"claw {command}", meter, say) if meter else nullcontext()
 
 
 def say(line: str) -> None:
@@ -171,13 +164,14 @@ def _attach_logging(verbose: int, *, quiet: bool) -> None:
     level = (
         logging.ERROR if quiet else [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
     )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_PlainFormatter("claw: %(message)s"))
+    handler = _Says()
+    handler.setFormatter(logging.Formatter("claw: %(message)s"))
     root = logging.getLogger("clawcli")
     root.handlers[:] = [handler]
     root.setLevel(level)
 
 
-class _PlainFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return plain(super().format(record))
+class _Says(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it on whatever stderr is now: lines go above a bar while one is shown."""
+        say(self.format(record))

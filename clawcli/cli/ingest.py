@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,8 @@ import typer
 from clawcli.cli import console
 from clawcli.cli import options as opt
 from clawcli.cli.console import Manner, counts, number, run_verb
-from clawcli.errors import DataError, UsageError
+from clawcli.cli.progress import Meter
+from clawcli.errors import DataError
 
 if TYPE_CHECKING:
     from clawcli.ingest.run import IngestReport
@@ -52,7 +54,9 @@ def command(
     ] = None,
     tools: Annotated[
         str | None,
-        typer.Option("--tools", help="JSON file with the tool schemas that the logs do not hold."),
+        typer.Option(
+            "--tools", help="JSON file with the list of tool schemas that the logs do not hold."
+        ),
     ] = None,
     since: Annotated[
         str | None,
@@ -98,8 +102,8 @@ def command(
         typer.Option(
             "--redact-with",
             metavar="CMD",
-            help="Command of an outside scanner: JSON lines {id, text} in, {id, start, end, rule} "
-            "out.",
+            help="Command of an outside scanner: reads JSON lines {id, text}, answers {id, start, "
+            "end, rule} for each secret and {id} after each text.",
         ),
     ] = None,
     workers: Annotated[
@@ -124,18 +128,20 @@ def command(
     in DATA/rejects with the reason. Sources that were read before add what is new in them: a file
     may grow, move or be read twice. Secrets are taken out on the way.
     """
+    from clawcli.ingest.formats import mapped
     from clawcli.ingest.run import IngestConfig, ingest
 
+    meter = Meter()
     report = run_verb(
         NAME,
         IngestConfig,
-        ingest,
+        functools.partial(ingest, progress=meter.tell),
         _words,
         flags={
             "inputs": inputs,
             "output": output,
             "format": format_,
-            "map": _pairs(map_) if map_ else None,
+            "map": mapped.parse(map_) if map_ else None,
             "system": system,
             "tools": tools,
             "since": since,
@@ -150,22 +156,11 @@ def command(
         },
         inputs=inputs,
         manner=Manner(quiet, verbose, json, config, set_),
+        meter=meter,
     )
     for problem in report.problems:
         console.show_error(DataError(problem, "The other sources were ingested."), as_json=json)
     return DataError.exit_code if report.problems else 0
-
-
-def _pairs(texts: list[str]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        column, equals, path = text.partition("=")
-        if not (column and equals and path):
-            raise UsageError(f"--map {text!r} is no COLUMN=PATH.", "Write messages=body.messages.")
-        if column in found:
-            raise UsageError(f"--map names {column} twice.", "Name each column once.")
-        found[column] = path
-    return found
 
 
 def _words(report: IngestReport) -> Iterator[str]:
@@ -202,12 +197,17 @@ def _words(report: IngestReport) -> Iterator[str]:
 def _reward_words(rewards: dict[str, Any]) -> Iterator[str]:
     yield (
         f"Rewards: {number(rewards['rewards_matched'])} of {number(rewards['rewards_rows'])} rows "
-        f"matched {number(rewards['steps_rewarded'])} steps in "
-        f"{number(rewards['trajectories_rewarded'])} trajectories; "
-        f"{number(rewards['rewards_unmatched_rows'])} rows matched nothing, "
-        f"{number(rewards['rewards_unmatched_trajectories'])} attempts have no row, "
-        f"{number(rewards['rewards_duplicates'])} rows repeat others, "
-        f"{number(rewards['rewards_without_value'])} have no value."
+        f"matched, about {number(rewards['steps_rewarded'])} steps in "
+        f"{number(rewards['trajectories_rewarded'])} trajectories (--on "
+        f"{' --on '.join(rewards['rewards_on'])})."
     )
+    others = {
+        "rows that match nothing": rewards["rewards_unmatched_rows"],
+        "rows that repeat others": rewards["rewards_duplicates"],
+        "rows without a value": rewards["rewards_without_value"],
+        "attempts without a row": rewards["rewards_unmatched_trajectories"],
+    }
+    if left := counts(others):
+        yield f"Not joined: {left}."
     if rewards["rewards_warnings_by_code"]:
         yield f"Warnings about rewards: {counts(rewards['rewards_warnings_by_code'])}."

@@ -96,6 +96,13 @@ class Committed:
             found |= dict(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
         return found
 
+    def offsets(self, uids: Collection[str]) -> dict[str, int]:
+        """Tell which records committed steps came from: step_uid -> source_offset."""
+        if not uids:
+            return {}
+        rows = self._read(["step_uid", "source_offset"], pc.field("step_uid").isin(list(uids)))
+        return dict(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
+
     def of_sources(self, source_uids: Collection[str]) -> dict[str, set[str]]:
         """List the step_uids that some sources gave."""
         found: dict[str, set[str]] = {uid: set() for uid in source_uids}

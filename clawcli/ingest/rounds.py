@@ -51,6 +51,11 @@ class Totals:
     steps: int = 0
     steps_changed: int = 0
     trajectories: set[str] = field(default_factory=set)
+    """Those that new steps are in, as far as they are still called so."""
+    placed: set[str] = field(default_factory=set)
+    """All that were placed; a dry run cannot ask the table for them."""
+    left: set[str] = field(default_factory=set)
+    """Those that have no steps any more, because a late call joined them to others."""
     rejected: Counter[str] = field(default_factory=Counter)
     warnings: Counter[str] = field(default_factory=Counter)
     formats: Counter[str] = field(default_factory=Counter)
@@ -126,6 +131,8 @@ class Rounds:
         """Sources of this run by how they begin."""
         self._left_out: set[str] = set()
         self._deferred: list[Found] = []
+        self._places: dict[str, int] = {}
+        """step_uid -> offset of its record, in a dry run, which leaves nothing in the table."""
         self.num_commits = 0
 
     def absorb(self, worker: int, part: Part) -> None:
@@ -208,9 +215,18 @@ class Rounds:
         found = _Sorted()
         uids = {step.uid for _, taken in gathered.taken for step in taken.steps}
         stored_by = self.committed.owners(uids)
+        offsets = self._offsets_of(
+            {
+                step.uid
+                for _, taken in gathered.taken
+                if not _is_said_again(taken)
+                for step in taken.steps
+                if stored_by.get(step.uid) == taken.source_uid
+            }
+        )
         claimed: dict[str, tuple[str, Step]] = {}
         before = self.committed.of_sources(
-            {t.source_uid for _, t in gathered.taken if t.is_whole and t.state in _SAID_AGAIN}
+            {taken.source_uid for _, taken in gathered.taken if _is_said_again(taken)}
         )
         for worker, taken in gathered.taken:
             error = taken.error or self._contradicts(taken, before)
@@ -233,7 +249,7 @@ class Rounds:
             found.fates.update(row["fate"] for row in taken.unused)
             found.fates["pending"] += taken.pending
             found.fates["used"] += taken.joined
-            repeated = self._classify(worker, taken, stored_by, claimed, found)
+            repeated = self._classify(worker, taken, stored_by, offsets, claimed, found)
             found.fates["duplicate"] += len(repeated)
             found.fates["used"] += len(taken.begun) - len(repeated)
         return found
@@ -253,6 +269,7 @@ class Rounds:
         worker: int,
         taken: Taken,
         stored_by: Mapping[str, str],
+        offsets: Mapping[str, int],
         claimed: dict[str, tuple[str, Step]],
         found: _Sorted,
     ) -> set[int]:
@@ -262,7 +279,10 @@ class Rounds:
             ordinal, offset = taken.places[step.uid]
             owner = stored_by.get(step.uid)
             earlier = claimed.get(step.uid)
-            if earlier is not None or (owner is not None and owner != taken.source_uid):
+            is_elsewhere = owner is not None and owner != taken.source_uid
+            # a record of this source that an earlier round has: the log repeats it
+            is_elsewhere = is_elsewhere or offsets.get(step.uid, offset) != offset
+            if earlier is not None or is_elsewhere:
                 if earlier is not None and _differs(earlier[1].request, step.request):
                     found.warnings["duplicate_differs"] += 1
                 found.seen_in.append(
@@ -277,10 +297,17 @@ class Rounds:
                 step.request.choices = [c for c in step.request.choices if c is not step]
                 continue
             claimed[step.uid] = taken.source_uid, step
+            if self.dry_run:
+                self._places[step.uid] = offset
             found.owners[step.uid] = worker
             (found.new if owner is None else found.again).append(step)
             repeated.discard(ordinal)
         return repeated
+
+    def _offsets_of(self, uids: set[str]) -> dict[str, int]:
+        """Tell where the records are that steps of earlier rounds came from."""
+        told = uids & self._places.keys()
+        return {uid: self._places[uid] for uid in told} | self.committed.offsets(uids - told)
 
     def _is_known_by_now(self, taken: Taken, found: _Sorted) -> bool:
         """Leave out a source that one of the same run turned out to be, or to begin with."""
@@ -318,7 +345,7 @@ class Rounds:
     def _contradicts(self, taken: Taken, before: Mapping[str, set[str]]) -> ClawError | None:
         """Say that a source which is written anew has lost steps that it had."""
         known = self.known.by_uid.get(taken.source_uid)
-        if known is None or not taken.is_whole or taken.state not in _SAID_AGAIN:
+        if known is None or not _is_said_again(taken):
             return None
         lost = before[taken.source_uid] - {step.uid for step in taken.steps}
         return sources.changed(taken.found, known) if lost else None
@@ -459,10 +486,7 @@ class Rounds:
         totals.warnings.update(found.warnings)
         totals.steps += len(found.new)
         totals.steps_changed += num_changed
-        new = {id(step) for step in found.new}
-        totals.trajectories.update(
-            step.placed.trajectory_uid for step in placed if id(step) in new and step.placed
-        )
+        _count_trajectories(totals, placed)
         totals.warnings.update(_split_tasks(placed))
         for part in written:
             totals.warnings.update(part.warnings)
@@ -472,8 +496,30 @@ class Rounds:
             totals.observation_chars += part.restated[1]
 
 
+def _count_trajectories(totals: Totals, placed: Sequence[Step]) -> None:
+    """Follow trajectories through their names: whole trees are placed, so what is gone is known."""
+    now, before, of_new = set(), set(), set()
+    for step in placed:
+        assert step.placed is not None
+        uid, was = step.placed.trajectory_uid, step.stored and step.stored.trajectory_uid
+        now.add(uid)
+        if was is not None:
+            before.add(was)
+        if was is None or was in totals.trajectories:
+            of_new.add(uid)
+    left = before - now
+    totals.trajectories = (totals.trajectories - left) | of_new
+    totals.left = (totals.left | left) - now
+    totals.placed |= now
+
+
 def _last_transaction(place: Location) -> int | None:
     return table.last_transaction(place.steps, APP) if table.exists(place.steps) else None
+
+
+def _is_said_again(taken: Taken) -> bool:
+    """Tell whether a source says all again that it said before."""
+    return taken.is_whole and taken.state in _SAID_AGAIN
 
 
 def _differs(first: Request, second: Request) -> bool:

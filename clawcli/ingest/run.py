@@ -21,8 +21,10 @@ from clawcli.engine import Workers, without_gc
 from clawcli.errors import ClawError, ConfigError, DataError, NotFoundError, UsageError
 from clawcli.ingest import plan
 from clawcli.ingest.batch import Batch
+from clawcli.ingest.formats import plugin
 from clawcli.ingest.parts import Part, Piece, Setting
 from clawcli.ingest.read.find import Found, find
+from clawcli.ingest.rewards import files as reward_files
 from clawcli.ingest.rewards.attach import attach_rewards
 from clawcli.ingest.rewards.plan import parse_on
 from clawcli.ingest.rounds import Rounds, Totals
@@ -132,6 +134,8 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
         raise DataError(
             f"{place.path} is there, but is no data directory.", "Choose another --output."
         )
+    plugin.choose(config.format, config.map)  # what is asked for wrongly is said before all work
+    on = _on(config)
     is_new = not place.path.exists()
     since = _since(config)
     found, problems = find(config.inputs, since=since)
@@ -161,9 +165,7 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
         _finish(place, rounds, setting)
     rewards = None
     if config.rewards is not None:
-        rewards = attach_rewards(
-            place, config.rewards, on=parse_on(config.on), dry_run=config.dry_run
-        )
+        rewards = attach_rewards(place, config.rewards, on=on, dry_run=config.dry_run)
     return _report(place, rounds, rewards)
 
 
@@ -199,6 +201,7 @@ class _Driver:
     def give(self, piece: Piece) -> None:
         """Hand a piece to the worker that has least to do."""
         piece.number = self.num_given
+        self.meter.begin(piece)
         while not self._free.total():
             self._advance()
         worker, _ = self._free.most_common(1)[0]
@@ -238,8 +241,15 @@ class _Meter:
         self._progress = progress
         self._bytes = 0
 
+    def begin(self, piece: Piece) -> None:
+        """Count what earlier runs consumed of a source in ranges: its first piece begins there."""
+        if piece.identity is not None and piece.start == piece.identity.consumed:
+            self._bytes += piece.identity.consumed
+
     def add(self, part: Part, rounds: Rounds) -> None:
-        self._bytes += sum(taken.stored_bytes for taken in part.taken)
+        for taken in part.taken:
+            is_known = taken.state == "unchanged"
+            self._bytes += (taken.found.size or 0) if is_known else taken.stored_bytes
         if self._progress is not None:
             self._progress(self._bytes, self._total, rounds.totals.steps)
 
@@ -267,6 +277,16 @@ def _since(config: IngestConfig) -> float | None:
     return since
 
 
+def _on(config: IngestConfig) -> dict[str, str]:
+    if config.on and config.rewards is None:
+        raise UsageError(
+            "--on says what joins rewards to steps, and there are no rewards.", "Give --rewards."
+        )
+    if config.rewards is not None:
+        reward_files.refuse_missing(config.rewards)
+    return parse_on(config.on)
+
+
 def _refuse_curated(config: IngestConfig, place: Location) -> list[dict[str, Any]]:
     infos = table.history(place.steps) if table.exists(place.steps) else []
     if infos and infos[0].get("command") != "ingest":
@@ -278,6 +298,8 @@ def _refuse_curated(config: IngestConfig, place: Location) -> list[dict[str, Any
 
 
 def _setting(config: IngestConfig, place: Location, *, is_remote: bool) -> Setting:
+    system = None if config.system is None else _text(config.system)
+    tools = None if config.tools is None else _tools(config.tools)
     redaction = None
     if config.redact:
         rules = [*secret_rules.RULES]
@@ -296,8 +318,8 @@ def _setting(config: IngestConfig, place: Location, *, is_remote: bool) -> Setti
         source_name=config.source_name,
         format=config.format,
         mapping=dict(config.map) or None,
-        system=None if config.system is None else _text(config.system),
-        tools=None if config.tools is None else _tools(config.tools),
+        system=system,
+        tools=tools,
         redaction=redaction,
         dry_run=config.dry_run,
         is_remote=is_remote,
@@ -371,7 +393,7 @@ def _report(place: Location, rounds: Rounds, rewards: Any) -> IngestReport:
         stored = table.read(place, columns=["trajectory_uid"])["trajectory_uid"]
         version = table.open_table(place.steps).version()
         if rounds.dry_run:
-            trajectories_total = len({*stored.to_pylist(), *totals.trajectories})
+            trajectories_total = len({*stored.to_pylist(), *totals.placed} - totals.left)
         else:
             trajectories_total = len(stored.unique())
     return IngestReport(

@@ -21,7 +21,7 @@ from fault_runs import (
     write_sessions,
 )
 
-KILLS = {signal.SIGKILL: 13, signal.SIGTERM: 3, signal.SIGINT: 3}
+KILLS = {signal.SIGKILL: 13, signal.SIGTERM: 2, signal.SIGINT: 2}
 """By signal, for each of the two logs with one worker and with two: 52 of kill -9."""
 IN_A_ROW = 5
 """Kills between two comparisons, so that some hit what an earlier one left."""

@@ -89,7 +89,7 @@ def parse(pairs: Sequence[str]) -> dict[str, str]:
     """Read COLUMN=json.path pairs, as --map takes them.
 
     Raises:
-        UsageError: one has no "=", or a column comes twice.
+        UsageError: one is no such pair, or a column comes twice.
 
     Example:
         >>> parse(["messages=request.messages"])
@@ -97,12 +97,15 @@ def parse(pairs: Sequence[str]) -> dict[str, str]:
     """
     mapping: dict[str, str] = {}
     for pair in pairs:
-        column, equals, path = pair.partition("=")
-        if not equals:
-            raise UsageError(f"--map {pair} has no '='.", "Write --map COLUMN=json.path.")
-        if column.strip() in mapping:
-            raise UsageError(f"--map {column.strip()} is given twice.", "Map each column once.")
-        mapping[column.strip()] = path.strip()
+        column, _, path = (part.strip() for part in pair.partition("="))
+        if not column or not path:
+            raise UsageError(
+                f"--map {pair} is no COLUMN=PATH.",
+                "Write it such as --map messages=request.messages.",
+            )
+        if column in mapping:
+            raise UsageError(f"--map {column} is given twice.", "Map each column once.")
+        mapping[column] = path
     return mapping
 
 

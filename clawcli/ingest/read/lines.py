@@ -89,7 +89,9 @@ class Lines:
     @property
     def stored_bytes(self) -> int:
         """How many bytes as stored were fetched so far, for progress; some are read ahead."""
-        return self._stream.stored_bytes if self._stream else 0
+        fetched = self._stream.stored_bytes if self._stream else 0
+        # what is read beyond a range is counted by the next one
+        return fetched if self.end is None else min(fetched, self.end - self.start)
 
     def __iter__(self) -> Iterator[Record]:
         """Yield the records.

@@ -49,6 +49,16 @@ class Row:
     """Where it stands, for messages: the file and the line or row."""
 
 
+def refuse_missing(path: str) -> None:
+    """Refuse a local path where nothing is; what a URL leads to shows when it is read.
+
+    Raises:
+        NotFoundError: nothing is there.
+    """
+    if path != "-" and not is_url(path) and not Path(path).exists():
+        raise NotFoundError(f"{Found(path).label} does not exist.", "Check the path.")
+
+
 def read(path: str, *, reward_field: str | None = None) -> list[Row]:
     """Read the judgements of a file, or of the reports below a folder.
 
@@ -189,8 +199,7 @@ def _harbor_reward(place: str, result: Any) -> Any:
 def _records(path: str) -> Iterator[tuple[str, Any]]:
     """Read the records of one file, each with its place."""
     found = Found(path)
-    if path != "-" and not is_url(path) and not Path(path).exists():
-        raise NotFoundError(f"{found.label} does not exist.", "Check the path.")
+    refuse_missing(path)
     with open_bytes(found) as stream:
         data = stream.read()
         problem = stream.problem
