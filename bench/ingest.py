@@ -50,7 +50,7 @@ def decode(path: str) -> None:
 def hash_and_link(path: str) -> None:
     """Do what chaining needs and no more: no rows, no table."""
     from clawcli.engine import without_gc
-    from clawcli.ingest import chain, steps
+    from clawcli.ingest import chain, index, steps
     from clawcli.ingest.calls import Context
     from clawcli.ingest.formats import openai_chat
     from clawcli.ingest.read.find import Found
@@ -62,7 +62,7 @@ def hash_and_link(path: str) -> None:
             for call in openai_chat.calls(record.raw, context):
                 call.source_uid, call.record, call.log_format = "", record.ordinal, "openai_chat"
                 found.extend(steps.of_call(call, grows=False))
-        chain.link(found, chain.Index())
+        chain.link(found, index.Index())
 
 
 def whole(path: str, *flags: str) -> None:

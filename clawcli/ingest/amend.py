@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clawcli import messages, schema
-from clawcli.ingest import links, rows, steps
-from clawcli.ingest.chain import Step
+from clawcli.ingest import links, rebuild, rows, steps, traces
 from clawcli.ingest.committed import Committed
+from clawcli.ingest.stepgraph import Step
 from clawcli.store import table
 
 
@@ -75,7 +75,7 @@ def _placement(step: Step, row: dict[str, Any]) -> dict[str, Any]:
     return {**msgspec.structs.asdict(step.placed), "warnings": codes or None}
 
 
-def _relative(step: Step, row: dict[str, Any], rebuilder: steps.Rebuilder) -> dict[str, Any]:
+def _relative(step: Step, row: dict[str, Any], rebuilder: rebuild.Rebuilder) -> dict[str, Any]:
     """Say what is new since the parent: messages, system text, tools, token ids."""
     linked = rows.linked(step)
     state = rebuilder.state(step.uid)
@@ -89,12 +89,12 @@ def _relative(step: Step, row: dict[str, Any], rebuilder: steps.Rebuilder) -> di
     ids = rebuilder.prompt_ids(step.uid)
     if row["observation_ids"] is not None and ids is not None:
         parent = linked.parent_tokens
-        shared = 0 if parent is None else steps.shared_tokens(ids, parent)
+        shared = 0 if parent is None else traces.shared_tokens(ids, parent)
         values["prefix_tokens"], values["observation_ids"] = shared, ids[shared:]
     return values
 
 
-def _hidden(step: Step, row: dict[str, Any], rebuilder: steps.Rebuilder) -> dict[str, Any]:
+def _hidden(step: Step, row: dict[str, Any], rebuilder: rebuild.Rebuilder) -> dict[str, Any]:
     """List the digests of what a row restates without its secrets."""
     request = step.request
     new = rebuilder.state(step.uid).after(row["prefix_messages"])

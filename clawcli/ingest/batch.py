@@ -19,7 +19,6 @@ from clawcli.errors import ClawError, DataError, StoreError
 from clawcli.ingest import formats, links, rows, sources, steps
 from clawcli.ingest.cache import MessageCache
 from clawcli.ingest.calls import Call, Choice
-from clawcli.ingest.chain import Request, Step
 from clawcli.ingest.formats import plugin
 from clawcli.ingest.parts import Part, Piece, Setting, Taken, Written
 from clawcli.ingest.read.find import Found
@@ -29,6 +28,7 @@ from clawcli.ingest.rows import Linked, Row
 from clawcli.ingest.secrets.redact import Redactor
 from clawcli.ingest.secrets.rules import Rule
 from clawcli.ingest.sources import KnownSources
+from clawcli.ingest.stepgraph import Request, Step
 from clawcli.messages import Message
 from clawcli.store import table
 

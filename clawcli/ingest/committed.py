@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clawcli.ingest import chain, placing, steps
-from clawcli.ingest.chain import Index, Step
+from clawcli.ingest import placing, rebuild, stepgraph
+from clawcli.ingest.index import Index
 from clawcli.ingest.links import Links
+from clawcli.ingest.stepgraph import Step
 from clawcli.store import table
 from clawcli.store.location import Location
 
@@ -171,7 +172,7 @@ class Committed:
         made = self.rebuilder(rows, self.index.by_uid).steps()
         for step in made:
             self.index.add(step)
-        self._touch(chain.root(step) for step in made)
+        self._touch(stepgraph.root(step) for step in made)
 
     def tree_rows(self, trajectories: set[str]) -> list[dict[str, Any]]:
         """Read all rows of the trees that some trajectories are part of."""
@@ -189,11 +190,11 @@ class Committed:
             found = {uid.as_py() for uid in both if uid.is_valid} - known
         if not known:
             return []
-        return self._read(steps.COLUMNS, pc.field("trajectory_uid").isin(list(known))).to_pylist()
+        return self._read(rebuild.COLUMNS, pc.field("trajectory_uid").isin(list(known))).to_pylist()
 
-    def rebuilder(self, rows: list[dict[str, Any]], known: dict[str, Step]) -> steps.Rebuilder:
+    def rebuilder(self, rows: list[dict[str, Any]], known: dict[str, Step]) -> rebuild.Rebuilder:
         """Begin to make steps of rows of the table again."""
-        return steps.Rebuilder(rows, known, self.links.read(row["step_uid"] for row in rows))
+        return rebuild.Rebuilder(rows, known, self.links.read(row["step_uid"] for row in rows))
 
     def _read(self, columns: Sequence[str], where: pc.Expression) -> pa.Table:
         return table.read(self.place, columns=list(columns), where=where)

@@ -1,6 +1,6 @@
 """What linking asks of a step and its row does not tell: the sidecar `links`.
 
-Later calls can move what was linked, and then a step is made of its row again (steps.Rebuilder).
+Later calls can move what was linked, and then a step is made of its row again (rebuild.Rebuilder).
 Where the row alone would make another one, a row of the sidecar says the rest: what a call without
 its predecessor waits for, what was logged where a column holds what linking filled in, and digests
 of messages that lost a secret, for equality is that of the bytes before redaction.
@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clawcli import messages, schema
-from clawcli.ingest import chain, steps
-from clawcli.ingest.chain import Step
+from clawcli.ingest import rebuild, stepgraph, steps
 from clawcli.ingest.conversations import Digested
 from clawcli.ingest.rows import Row
+from clawcli.ingest.stepgraph import Step
 from clawcli.store import sidecars, table
 from clawcli.store.location import SIDECARS, Location
 
@@ -113,7 +113,7 @@ def _row(step: Step, hidden: Mapping[str, Any]) -> dict[str, Any]:
     waits = parent is None or step.prefix_broken is not None or other_ids
     keys = [] if request.is_cut or not waits else [key.hex() for key in request.waits_for()]
     # a tree that begins in its middle is not found by its first messages
-    is_loose = step.next_loose != step.next_hash and chain.root(step).request.last > 0
+    is_loose = step.next_loose != step.next_hash and stepgraph.root(step).request.last > 0
     logged = {} if request.is_cut else _untold(step)
     return {
         "step_uid": step.uid,
@@ -129,7 +129,7 @@ def _row(step: Step, hidden: Mapping[str, Any]) -> dict[str, Any]:
 def _untold(step: Step) -> dict[str, Any]:
     """List what was logged of a call where its columns hold something else."""
     assert step.placed is not None
-    told = steps.told(msgspec.structs.asdict(step.placed))
+    told = rebuild.told(msgspec.structs.asdict(step.placed))
     logged = {name: getattr(step.request, name) for name in told}
     # of labels it is enough that none was logged: two that differ never share a tree
     found = {

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute
 
 from clawcli.errors import ClawError
-from clawcli.ingest.chain import Step
 from clawcli.ingest.read.find import Found
 from clawcli.ingest.secrets.rules import Rule
 from clawcli.ingest.sources import Identity
+from clawcli.ingest.stepgraph import Step
 from clawcli.store.location import Location
 
 

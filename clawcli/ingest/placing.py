@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from clawcli.ingest import chain
-from clawcli.ingest.chain import Placement, Request, Step, Trajectory
+from clawcli.ingest import trajectories
+from clawcli.ingest.stepgraph import Placement, Request, Step
+from clawcli.ingest.trajectories import Trajectory
 from clawcli.messages import hash128
 
 _YEAR_10000_S = 253_402_300_800
@@ -41,7 +42,7 @@ def place(roots: Sequence[Step]) -> list[Step]:
         _place_alone(step)
     if len(alone) == len(roots):
         return alone
-    found = chain.trajectories([step for step in roots if not _is_alone(step)])
+    found = trajectories.trajectories([step for step in roots if not _is_alone(step)])
     _name(found)
     for trajectory in found:
         _place(trajectory)

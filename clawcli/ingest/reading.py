@@ -12,7 +12,6 @@ from clawcli.errors import ClawError, DataError
 from clawcli.ingest import sources, steps
 from clawcli.ingest.cache import MessageCache
 from clawcli.ingest.calls import Call, Choice, Context, Session
-from clawcli.ingest.chain import Request, Step
 from clawcli.ingest.fates import Fate
 from clawcli.ingest.formats import plugin
 from clawcli.ingest.parts import Setting, Taken
@@ -20,6 +19,7 @@ from clawcli.ingest.read.find import Found
 from clawcli.ingest.read.records import Head, Lines, Record, Whole, reader
 from clawcli.ingest.read.salvage import salvage
 from clawcli.ingest.sources import Identity
+from clawcli.ingest.stepgraph import Request, Step
 
 _PART_CALLS = 8_192
 _PART_BYTES = 32 << 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,53 +20,23 @@ from clawcli.engine import Workers
 from clawcli.errors import ClawError, ConflictError, StoreError
 from clawcli.ingest import chain, links, placing, rows, sources
 from clawcli.ingest.amend import amended
-from clawcli.ingest.chain import Request, Step
+from clawcli.ingest.commits import Commits, ToCommit
 from clawcli.ingest.committed import Committed
 from clawcli.ingest.parts import Part, Taken, Written
-from clawcli.ingest.read.find import Found
-from clawcli.ingest.sources import KnownSources, Source
-from clawcli.store import sidecars, table
+from clawcli.ingest.sources import KnownSources
+from clawcli.ingest.stepgraph import Request, Step
+from clawcli.ingest.totals import Totals, split_tasks
+from clawcli.ingest.twins import Twins, Verdict
+from clawcli.store import table
 from clawcli.store.location import Location
 
 logger = logging.getLogger(__name__)
 
-APP = "claw:ingest"
-"""Id of ingest's Delta transactions: each commit has the next number, so that two runs that commit
-at once notice each other."""
 _ROUND_STEPS = 12_288
 _ROUND_BYTES = 1 << 30
 _ROUND_NEW_BYTES = 32 << 20
 _TRIES = 8
 _SAID_AGAIN = frozenset({"grown", "moved", "rewritten"})
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counts of a run, for its report."""
-
-    files_read: int = 0
-    files_unchanged: int = 0
-    bytes_read: int = 0
-    fates: Counter[str] = field(default_factory=Counter)
-    steps: int = 0
-    steps_changed: int = 0
-    trajectories: set[str] = field(default_factory=set)
-    """Those that new steps are in, as far as they are still called so."""
-    placed: set[str] = field(default_factory=set)
-    """All that were placed; a dry run cannot ask the table for them."""
-    left: set[str] = field(default_factory=set)
-    """Those that have no steps any more, because a late call joined them to others."""
-    rejected: Counter[str] = field(default_factory=Counter)
-    warnings: Counter[str] = field(default_factory=Counter)
-    formats: Counter[str] = field(default_factory=Counter)
-    secrets: Counter[str] = field(default_factory=Counter)
-    restated_chars: int = 0
-    observation_chars: int = 0
-    problems: list[str] = field(default_factory=list)
-    """Sources that broke off."""
-    errors: list[ClawError] = field(default_factory=list)
-    """Sources of which nothing counts."""
-    version: int | None = None
 
 
 @dataclass(slots=True)
@@ -97,6 +67,8 @@ class _Sorted:
     problems: list[str] = field(default_factory=list)
     errors: list[ClawError] = field(default_factory=list)
     accepted: list[Taken] = field(default_factory=list)
+    unchanged: int = 0
+    """Sources that turned out to be there already."""
 
 
 class Rounds:
@@ -120,20 +92,15 @@ class Rounds:
             known: sources of earlier commits; those of this run are added to it.
             dry_run: do all but write.
         """
-        self.place, self.workers, self.info, self.known = place, workers, info, known
-        self.dry_run = dry_run
+        self.place, self.workers, self.known, self.dry_run = place, workers, known, dry_run
         self.totals = Totals()
         self.committed = Committed(place)
         self._gathered = _Gathered()
-        self._transaction = _last_transaction(place)
+        self.commits = Commits(place, info)
         self._files: set[str] = set()
-        self._this_run: dict[str, list[Source]] = {}
-        """Sources of this run by how they begin."""
-        self._left_out: set[str] = set()
-        self._deferred: list[Found] = []
+        self.twins = Twins()
         self._places: dict[str, int] = {}
         """step_uid -> offset of its record, in a dry run, which leaves nothing in the table."""
-        self.num_commits = 0
 
     def absorb(self, worker: int, part: Part) -> None:
         """Take in what a worker read; parts come in the order of their pieces."""
@@ -154,7 +121,7 @@ class Rounds:
         )
 
     def commit(self) -> list[dict[str, Any]]:
-        """Link and commit what waits; all workers must be idle.
+        """Link and commit what waits; workers may go on with later pieces.
 
         Returns:
             The sources that were committed, for workers to know.
@@ -181,9 +148,7 @@ class Rounds:
 
     def _catch_up(self) -> None:
         """Read the table again if another run wrote to it since."""
-        newest = _last_transaction(self.place)
-        if newest != self._transaction:
-            self._transaction = newest
+        if self.commits.catch_up():
             self.committed = Committed(self.place)
             self.known = KnownSources(table.history(self.place.steps))
 
@@ -201,7 +166,10 @@ class Rounds:
             for part in written:
                 hidden |= part.hidden
             told = links.rows(found.new, found.again, changed, hidden, self.committed.links)
-            self._store(found, written, rows_changed, told)
+            self.commits.store(
+                ToCommit(found.entries, found.unused, found.seen_in, told, written, rows_changed)
+            )
+            self.committed.links.add(told)
         self._count(found, written, rows_changed.num_rows, placed)
         self.committed.settle(roots, found.new, keep=self.dry_run)
         for entry in found.entries:
@@ -224,16 +192,20 @@ class Rounds:
                 if stored_by.get(step.uid) == taken.source_uid
             }
         )
-        claimed: dict[str, tuple[str, Step]] = {}
+        claimed: dict[str, Step] = {}
         before = self.committed.of_sources(
             {taken.source_uid for _, taken in gathered.taken if _is_said_again(taken)}
         )
         for worker, taken in gathered.taken:
-            error = taken.error or self._contradicts(taken, before)
-            if error is not None:
+            try:
+                if error := taken.error or self._contradicts(taken, before):
+                    raise error
+                verdict = self.twins.judge(taken, self.known.by_uid.get(taken.source_uid))
+            except ClawError as error:
                 found.errors.append(error)
                 continue
-            if self._is_known_by_now(taken, found):
+            if verdict is not Verdict.NEW:
+                found.unchanged += verdict is Verdict.UNCHANGED
                 continue
             found.accepted.append(taken)
             found.warnings.update(taken.warnings)
@@ -244,7 +216,7 @@ class Rounds:
                 found.warnings["files_moved"] += 1
             if taken.entry:
                 found.entries.append(taken.entry)
-                self._remember(taken.entry)
+                self.twins.remember(taken.entry)
             found.unused.extend(taken.unused)
             found.fates.update(row["fate"] for row in taken.unused)
             found.fates["pending"] += taken.pending
@@ -254,23 +226,13 @@ class Rounds:
             found.fates["used"] += len(taken.begun) - len(repeated)
         return found
 
-    def _remember(self, entry: dict[str, Any]) -> None:
-        """Know a source of this run again, before it is committed."""
-        alike = self._this_run.setdefault(entry["head"], [])
-        source = next((s for s in alike if s.source_uid == entry["source_uid"]), None)
-        if source is None:
-            source = Source(entry["source_uid"], entry["path"], entry["head"])
-            alike.append(source)
-        for start, end, hash_ in entry["pieces"]:
-            source.pieces[start] = end, hash_
-
     def _classify(
         self,
         worker: int,
         taken: Taken,
         stored_by: Mapping[str, str],
         offsets: Mapping[str, int],
-        claimed: dict[str, tuple[str, Step]],
+        claimed: dict[str, Step],
         found: _Sorted,
     ) -> set[int]:
         """Sort the steps of one source; return its records all of whose steps are elsewhere."""
@@ -283,7 +245,7 @@ class Rounds:
             # a record of this source that an earlier round has: the log repeats it
             is_elsewhere = is_elsewhere or offsets.get(step.uid, offset) != offset
             if earlier is not None or is_elsewhere:
-                if earlier is not None and _differs(earlier[1].request, step.request):
+                if earlier is not None and _differs(earlier.request, step.request):
                     found.warnings["duplicate_differs"] += 1
                 found.seen_in.append(
                     {
@@ -296,7 +258,7 @@ class Rounds:
                 # another choice of the call may be new: then it stands without this one
                 step.request.choices = [c for c in step.request.choices if c is not step]
                 continue
-            claimed[step.uid] = taken.source_uid, step
+            claimed[step.uid] = step
             if self.dry_run:
                 self._places[step.uid] = offset
             found.owners[step.uid] = worker
@@ -308,39 +270,6 @@ class Rounds:
         """Tell where the records are that steps of earlier rounds came from."""
         told = uids & self._places.keys()
         return {uid: self._places[uid] for uid in told} | self.committed.offsets(uids - told)
-
-    def _is_known_by_now(self, taken: Taken, found: _Sorted) -> bool:
-        """Leave out a source that one of the same run turned out to be, or to begin with."""
-        path = taken.found.path
-        if path in self._left_out:
-            return True
-        if not taken.is_first or taken.state != "new":
-            return False
-        by_now = self.known.by_uid.get(taken.source_uid)
-        pieces = taken.entry["pieces"] if taken.entry else []
-        if by_now and all(by_now.pieces.get(start) == (end, h) for start, end, h in pieces):
-            self.totals.files_unchanged += 1  # another run was faster
-            return True
-        earlier = [e for e in self._this_run.get(taken.head, ()) if e.path != taken.label]
-        for source in earlier:
-            rest = sources.rest(taken.found, source)
-            if rest is None and source.source_uid != taken.source_uid:
-                continue
-            self._left_out.add(path)
-            if rest is None:
-                found.errors.append(sources.changed(taken.found, source))
-            elif rest:
-                self._deferred.append(taken.found)
-            else:
-                self.totals.files_unchanged += 1
-            return True
-        return False
-
-    def take_deferred(self) -> list[Found]:
-        """Return sources that go on from others of this run, now that these are committed."""
-        deferred, self._deferred = self._deferred, []
-        self._left_out -= {found.path for found in deferred}
-        return deferred
 
     def _contradicts(self, taken: Taken, before: Mapping[str, set[str]]) -> ClawError | None:
         """Say that a source which is written anew has lost steps that it had."""
@@ -396,65 +325,11 @@ class Rounds:
             tables.append(moved)
         return pa.concat_tables(tables) if tables else schema.steps_schema().empty_table()
 
-    def _store(
-        self, found: _Sorted, written: Sequence[Written], changed: pa.Table, told: pa.Table
-    ) -> None:
-        # what a crash before the last of these leaves behind is found there by the next run
-        self._store_rejects(found.unused)
-        if found.seen_in:
-            self._add_sidecar("seen_in", pa.Table.from_pylist(found.seen_in))
-        if told.num_rows:
-            self._add_sidecar(links.NAME, told)
-            self.committed.links.add(told)
-        added = [file for part in written for file in part.files]
-        number = (self._transaction or 0) + 1
-        info = {**self.info, "sources": found.entries}
-        if changed.num_rows:
-            version = table.replace(
-                self.place.steps, changed, added=added, info=info, txn=(APP, number)
-            )
-        else:
-            version = table.commit(
-                self.place.steps,
-                added,
-                schema.steps_schema(),
-                info=info,
-                txn=(APP, number),
-                partition_by=schema.PARTITION_COLUMNS,
-            )
-        self._transaction, self.totals.version = number, version
-        self.num_commits += 1
-
     def commit_empty(self) -> None:
         """Make a table without rows: 0 steps is an answer."""
         with table.lock(self.place.path):
             if not table.exists(self.place.steps):
-                nothing = links.rows([], [], [], {}, self.committed.links)
-                self._store(_Sorted(), [], schema.steps_schema().empty_table(), nothing)
-
-    def _add_sidecar(self, name: str, new: pa.Table) -> None:
-        sidecars.append(self.place, name, new, info={"command": "ingest"})
-
-    def _store_rejects(self, unused: Iterable[dict[str, Any]]) -> None:
-        listed = list(unused)
-        if not listed:
-            return
-        uids = list({row["source_uid"] for row in listed})
-        before = table.read(
-            self.place,
-            "rejects",
-            ["source_uid", "source_offset", "reason"],
-            where=pc.field("source_uid").isin(uids),
-        )
-        known = set(zip(*(before[name].to_pylist() for name in before.column_names), strict=True))
-        fresh = [
-            row
-            for row in listed
-            if (row["source_uid"], row["source_offset"], row["reason"]) not in known
-        ]
-        if fresh:
-            rejects = pa.Table.from_pylist(fresh, schema=schema.arrow_schema(schema.REJECTS))
-            table.append(self.place.rejects, rejects, info={"command": "ingest"})
+                self.commits.store(ToCommit())
 
     def _drop(self, gathered: _Gathered) -> None:
         held: dict[int, list[str]] = {}
@@ -473,6 +348,7 @@ class Rounds:
     ) -> None:
         totals = self.totals
         totals.errors.extend(found.errors)
+        totals.files_unchanged += found.unchanged
         for taken in found.accepted:
             totals.bytes_read += taken.bytes_read
             if taken.state == "unchanged":
@@ -486,35 +362,14 @@ class Rounds:
         totals.warnings.update(found.warnings)
         totals.steps += len(found.new)
         totals.steps_changed += num_changed
-        _count_trajectories(totals, placed)
-        totals.warnings.update(_split_tasks(placed))
+        totals.count_trajectories(placed)
+        totals.warnings.update(split_tasks(placed))
         for part in written:
             totals.warnings.update(part.warnings)
             totals.formats.update(part.formats)
             totals.secrets.update(part.secrets)
             totals.restated_chars += part.restated[0]
             totals.observation_chars += part.restated[1]
-
-
-def _count_trajectories(totals: Totals, placed: Sequence[Step]) -> None:
-    """Follow trajectories through their names: whole trees are placed, so what is gone is known."""
-    now, before, of_new = set(), set(), set()
-    for step in placed:
-        assert step.placed is not None
-        uid, was = step.placed.trajectory_uid, step.stored and step.stored.trajectory_uid
-        now.add(uid)
-        if was is not None:
-            before.add(was)
-        if was is None or was in totals.trajectories:
-            of_new.add(uid)
-    left = before - now
-    totals.trajectories = (totals.trajectories - left) | of_new
-    totals.left = (totals.left | left) - now
-    totals.placed |= now
-
-
-def _last_transaction(place: Location) -> int | None:
-    return table.last_transaction(place.steps, APP) if table.exists(place.steps) else None
 
 
 def _is_said_again(taken: Taken) -> bool:
@@ -526,15 +381,3 @@ def _differs(first: Request, second: Request) -> bool:
     """Tell whether two logs of one call disagree on what is not in their messages."""
     names = ("system", "tools", "reward", "task_id", "trial")
     return any(getattr(first, name) != getattr(second, name) for name in names)
-
-
-def _split_tasks(placed: Iterable[Step]) -> dict[str, int]:
-    """Count tasks whose attempts differ in their system text alone, as a clock in it does."""
-    systems: dict[tuple[Any, ...], set[bytes]] = {}
-    for step in placed:
-        request = step.request
-        if request.task_id is not None and step.parent is None and request.kind is None:
-            key = (request.log_format, request.task_id, request.tools, request.agent)
-            systems.setdefault(key, set()).add(request.system)
-    split = sum(len(texts) > 1 for texts in systems.values())
-    return {"task_split_by_system": split} if split else {}

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from clawcli import messages, schema
-from clawcli.ingest import chain, steps
+from clawcli.ingest import chain, steps, traces
 from clawcli.ingest.calls import Call, Choice
-from clawcli.ingest.chain import Placement, Step, TokenTrace
 from clawcli.ingest.conversations import Digested
 from clawcli.ingest.placing import microseconds
+from clawcli.ingest.stepgraph import Placement, Step, TokenTrace
 from clawcli.messages import Message, ToolCall
 
 _MOST_BYTES = 2**31 - 1
@@ -209,7 +209,7 @@ def _token_deltas(rows: Sequence[Row]) -> tuple[list[int | None], list[list[int]
             shared.append(None)
             own.append(None)
             continue
-        prefix = 0 if parent is None else steps.shared_tokens(ids, parent)
+        prefix = 0 if parent is None else traces.shared_tokens(ids, parent)
         shared.append(prefix)
         own.append(ids[prefix:])
     return shared, own

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,30 +21,28 @@ from clawcli.engine import Workers, without_gc
 from clawcli.errors import ClawError, ConfigError, DataError, NotFoundError, UsageError
 from clawcli.ingest import plan
 from clawcli.ingest.batch import Batch
+from clawcli.ingest.driver import Driver, Meter, Progress
 from clawcli.ingest.formats import plugin
-from clawcli.ingest.parts import Part, Piece, Setting
+from clawcli.ingest.parts import Piece, Setting
 from clawcli.ingest.read.find import Found, find
 from clawcli.ingest.rewards import files as reward_files
 from clawcli.ingest.rewards.attach import attach_rewards
 from clawcli.ingest.rewards.plan import parse_on
-from clawcli.ingest.rounds import Rounds, Totals
+from clawcli.ingest.rounds import Rounds
 from clawcli.ingest.secrets import redact
 from clawcli.ingest.secrets import rules as secret_rules
 from clawcli.ingest.sources import KnownSources
+from clawcli.ingest.totals import Totals
 from clawcli.ingest.values import seconds
 from clawcli.store import location, log, table
 from clawcli.store.location import Location
 
 _RESTATED_WARNING = 0.2
 _PARALLEL_BYTES = 48 << 20
-_PIECES_AHEAD = 3
 _PARALLEL_FILES = 2_000
 _FILES_PER_PARTITION = 8
 _SMALL_FILE_BYTES = 32 << 20
 FATES = ("used", "duplicate", "failed_call", "ignored", "pending", "rejected")
-
-Progress = Callable[[int, int, int], None]
-"""Told of bytes read, bytes in all (0 = unknown) and steps so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,103 +153,33 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
             place, workers, info=_info(config, setting), known=known, dry_run=config.dry_run
         )
         rounds.totals.problems.extend(problems)
-        _run(plan.pieces(found, setting, known), workers, rounds, _Meter(found, progress))
+        _run(plan.pieces(found, setting, known), workers, rounds, Meter(found, progress))
     totals = rounds.totals
     if totals.errors and not (totals.files_read or totals.files_unchanged):
         if is_new:
             location.clear(place)  # of a run that read nothing, nothing is left behind
         raise _nothing_read(found, totals)
     if not config.dry_run:
-        _finish(place, rounds, setting)
+        _finish(place, rounds)
     rewards = None
     if config.rewards is not None:
         rewards = attach_rewards(place, config.rewards, on=on, dry_run=config.dry_run)
     return _report(place, rounds, rewards)
 
 
-def _run(pieces: Iterator[Piece | None], workers: Workers, rounds: Rounds, meter: _Meter) -> None:
+def _run(pieces: Iterator[Piece | None], workers: Workers, rounds: Rounds, meter: Meter) -> None:
     """Keep all workers busy; commit when a round is full, and at the end."""
-    driver = _Driver(workers, rounds, meter)
+    driver = Driver(workers, rounds, meter)
     for piece in pieces:
         if piece is None:
             driver.finish()
         else:
             driver.give(piece)
     driver.finish()
-    while deferred := rounds.take_deferred():
+    while deferred := rounds.twins.take_deferred():
         for source in deferred:
             driver.give(Piece(driver.num_given, [source]))
             driver.finish()
-
-
-class _Driver:
-    """Gives pieces to workers and takes their parts in, in the order of the pieces."""
-
-    def __init__(self, workers: Workers, rounds: Rounds, meter: _Meter) -> None:
-        self.workers, self.rounds, self.meter = workers, rounds, meter
-        self.num_given = 0
-        self._num_done = 0
-        # several to each: a worker goes on while this process links
-        depth = _PIECES_AHEAD if workers.count > 1 else 1
-        self._free = Counter(dict.fromkeys(range(workers.count), depth))
-        self._finished: dict[int, tuple[int, Part]] = {}
-        self._learnt: list[Mapping[str, Any]] = []
-        self._knows = [0] * workers.count
-
-    def give(self, piece: Piece) -> None:
-        """Hand a piece to the worker that has least to do."""
-        piece.number = self.num_given
-        self.meter.begin(piece)
-        while not self._free.total():
-            self._advance()
-        worker, _ = self._free.most_common(1)[0]
-        self._free[worker] -= 1
-        self.workers.send(worker, "take", piece, self._learnt[self._knows[worker] :])
-        self._knows[worker] = len(self._learnt)
-        self.num_given += 1
-
-    def finish(self) -> None:
-        """Wait for all pieces, and commit what they gave."""
-        while self._num_done < self.num_given:
-            self._advance()
-        self._learnt.extend(self.rounds.commit())
-
-    def _advance(self) -> None:
-        while self._num_done not in self._finished:
-            worker, part = self.workers.receive()
-            self._finished[part.number] = worker, part
-        worker, part = self._finished.pop(self._num_done)
-        self.rounds.absorb(worker, part)
-        self.meter.add(part, self.rounds)
-        if part.more:
-            self.workers.send(worker, "more", part.number)
-        else:
-            self._num_done += 1
-            self._free[worker] += 1
-        if self.rounds.is_full:
-            self._learnt.extend(self.rounds.commit())
-
-
-class _Meter:
-    """Tells how far a run is."""
-
-    def __init__(self, found: list[Found], progress: Progress | None) -> None:
-        sizes = [source.size for source in found]
-        self._total = 0 if None in sizes else sum(size or 0 for size in sizes)
-        self._progress = progress
-        self._bytes = 0
-
-    def begin(self, piece: Piece) -> None:
-        """Count what earlier runs consumed of a source in ranges: its first piece begins there."""
-        if piece.identity is not None and piece.start == piece.identity.consumed:
-            self._bytes += piece.identity.consumed
-
-    def add(self, part: Part, rounds: Rounds) -> None:
-        for taken in part.taken:
-            is_known = taken.state == "unchanged"
-            self._bytes += (taken.found.size or 0) if is_known else taken.stored_bytes
-        if self._progress is not None:
-            self._progress(self._bytes, self._total, rounds.totals.steps)
 
 
 def _count(config: IngestConfig, found: list[Found]) -> int:
@@ -366,11 +294,11 @@ def _nothing_read(found: list[Found], totals: Totals) -> ClawError:
     )
 
 
-def _finish(place: Location, rounds: Rounds, setting: Setting) -> None:
+def _finish(place: Location, rounds: Rounds) -> None:
     """Make a table where there is nothing yet, and few files of many."""
     if not table.exists(place.steps):
         rounds.commit_empty()
-    elif rounds.num_commits and _is_scattered(place):
+    elif rounds.commits.count and _is_scattered(place):
         with table.lock(place.path):
             table.compact(place.steps, info={"command": "ingest", "compacted": True})
 
