@@ -26,7 +26,7 @@ $(READY): pyproject.toml constraints.txt
 venv: $(READY)  ## create .venv and install what constraints.txt pins
 
 test: $(READY)  ## run the tests and the examples in docstrings
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: $(READY)  ## check style, format and spelling
 	$(BIN)/ruff check
