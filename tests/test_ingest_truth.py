@@ -581,7 +581,7 @@ def test_state_of_every_step_of_the_corpus_is_what_its_record_shows(tmp_path, na
     found, _ = find([str(folder)])
     batch = Batch(Setting(location.parse(str(tmp_path / "none"))), sources.KnownSources())
     for number, source in enumerate(found):
-        part = batch.take(Piece(number, [source]))
+        part = batch.take(Piece([source], number=number))
         while part.more:
             part = batch.more(number)
     for uid, waiting in batch._waiting.items():

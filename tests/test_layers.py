@@ -31,6 +31,17 @@ def test_read_keys_of_layers_below_are_learned_too():
     assert record.rest(found) == {"x": 1}
 
 
+@pytest.mark.parametrize("key", ['a"b', "back\\slash", "new\nline", "\0", '"', "\x7f6", "\x7f61"])
+def test_read_any_key_is_read_and_harms_no_later_record(key):
+    body = Layer(model=Any)
+    layer = Layer(body=body)
+    found = read(layer, {key: 1, "body": {"model": "m", key: [2]}, "x": 3})
+    assert layer.rest(found) == {key: 1, "x": 3}
+    assert (found.body.model, body.rest(found.body)) == ("m", {key: [2]})
+    found = read(layer, {"body": {"model": "n", "new": 4}})
+    assert (found.body.model, body.rest(found.body), layer.rest(found)) == ("n", {"new": 4}, {})
+
+
 def test_read_layer_may_be_null_missing_or_text():
     layer = Layer(request=Layer(model=Any))
     assert read(layer, {"request": None}).request is None

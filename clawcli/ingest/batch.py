@@ -26,7 +26,6 @@ from clawcli.ingest.read.records import head, reader
 from clawcli.ingest.reading import Reading
 from clawcli.ingest.rows import Linked, Row
 from clawcli.ingest.secrets.redact import Redactor
-from clawcli.ingest.secrets.rules import Rule
 from clawcli.ingest.sources import KnownSources
 from clawcli.ingest.stepgraph import Request, Step
 from clawcli.messages import Message
@@ -51,7 +50,10 @@ class Batch:
         self._forced = plugin.choose(setting.format, setting.mapping)
         self._secret: dict[bytes, bool] = {}
         """By the digest of a message, whether it holds one."""
-        self._redactor = None if setting.redaction is None else _redactor(*setting.redaction)
+        self._redactor = None
+        if setting.redaction is not None:
+            key, rules, command = setting.redaction
+            self._redactor = Redactor(key, rules, command=command)
 
     def take(self, piece: Piece, learnt: Sequence[Mapping[str, Any]] = ()) -> Part:
         """Read a piece, or as much of it as fits into one part; learnt = sources since then."""
@@ -126,22 +128,19 @@ class Batch:
                 )
                 return
             begin = head(found)
+            if not begin.samples:
+                # what cannot be read through has a better reason than that no format fits
+                records = reader(found, begin)
+                for _ in records:
+                    pass
+                if records.problem:
+                    raise DataError(records.problem, "Fetch the file again.")
             if begin.container == "empty":
-                nothing = reader(found, begin)
-                if list(nothing) or nothing.problem:
-                    raise DataError(nothing.problem or "", "Fetch the file again.")
                 taken.warnings["empty_source"] += 1
                 taken.state = "unchanged"
                 logger.warning("%s is empty: it holds no record.", found.label)
                 yield taken, False
                 return
-            if not begin.samples:
-                # what cannot be read through has a better reason than that no format fits
-                broken = reader(found, begin)
-                for _ in broken:
-                    pass
-                if broken.problem:
-                    raise DataError(broken.problem, "Fetch the file again.")
             identity = sources.identify(
                 found, begin, self.known, self.setting.source_name, label=taken.label
             )
@@ -266,7 +265,3 @@ def _codes(built: pa.Table | None) -> Counter[str]:
     if built is None:
         return Counter()
     return Counter(code for codes in built["warnings"].drop_null().to_pylist() for code in codes)
-
-
-def _redactor(key: bytes, rules: Sequence[Rule], command: str | None) -> Redactor:
-    return Redactor(key, rules, command=command)

@@ -9,6 +9,7 @@ import xxhash
 
 from clawcli.ingest.chat import plain_message, read_chat_message
 from clawcli.ingest.conversations import EMPTY, Digested, Node, split_system
+from clawcli.ingest.repeats import Repeats, Shortened
 
 Reader = Callable[[bytes], Sequence[Digested]]
 """Decodes the JSON of one logged message into the messages that it stands for."""
@@ -26,6 +27,10 @@ class _Place:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.then: dict[bytes, _Place] | None = None  # most are the end of a log, or lead to one
+
+
+Beginning = tuple[str | None, _Place]
+"""Leading system text of a request (null = none), and its messages so far."""
 
 
 class MessageCache:
@@ -49,6 +54,7 @@ class MessageCache:
         self._roots: dict[Reader, _Place] = {}
         self._systems: dict[tuple[Reader, bytes], str | None] = {}
         self._places_bytes = 0
+        self._repeats: Repeats[Beginning] = Repeats()
 
     def get(self, raw: msgspec.Raw | bytes) -> Digested:
         """Decode one message in the OpenAI chat form.
@@ -70,13 +76,21 @@ class MessageCache:
         self._keep(key, (item,), len(memoryview(raw)))
         return item
 
+    def shorten(self, raw: bytes) -> Shortened[Beginning] | None:
+        """Cut out of a record what its request repeats of earlier ones; null = nothing to cut."""
+        return self._repeats.shorten(raw)
+
     def conversation(
-        self, raws: Sequence[msgspec.Raw | bytes], read: Reader | None = None
+        self,
+        raws: Sequence[msgspec.Raw | bytes],
+        read: Reader | None = None,
+        record: Shortened[Beginning] | None = None,
     ) -> tuple[str, Node]:
         """Turn the raw messages of one request into its system text and its state.
 
         Args:
             raws: JSON of each message, in order.
+            record: the record they are of, if it was shortened; raws are those behind its prefix.
             read: gives the messages that one raw message stands for; by default those of the
                 OpenAI chat form.
 
@@ -84,21 +98,36 @@ class MessageCache:
             Fate: one of them is no message.
         """
         read = read or read_chat_message
-        place = self._roots.get(read)
-        if place is None or self._places_bytes > self._PLACES_BYTES:
-            place, self._places_bytes = _Place(EMPTY), 0
-            self._roots = {read: place}
+        if self._places_bytes > self._PLACES_BYTES:
+            self._roots.clear()
+            self._repeats.clear()
+            self._places_bytes = 0
+        system: str | None = None
+        if record is not None and record.prefix is not None:
+            system, place = record.prefix.value
+            is_begun = True
+        else:
+            place = self._roots.get(read)
+            if place is None:
+                place = self._roots[read] = _Place(EMPTY)
+            is_begun = False
         keys = list(map(xxhash.xxh3_128_digest, raws))
-        if not keys:
-            return "", place.node
-        system = self._system(raws[0], keys[0], read)
-        start = 0 if system is None else 1
-        for number in range(start, len(keys)):
+        passed: list[Beginning] = []
+        for raw, key in zip(raws, keys, strict=True):
+            if not is_begun:
+                is_begun = True
+                system = self._system(raw, key, read)
+                if system is not None:
+                    passed.append((system, place))
+                    continue
             then = place.then
-            found = None if then is None else then.get(keys[number])
+            found = None if then is None else then.get(key)
             if found is None:
-                found = self._go_on(place, raws[number], keys[number], read)
+                found = self._go_on(place, raw, key, read)
             place = found
+            passed.append((system, place))
+        if record is not None:
+            self._repeats.learn(record, raws, passed)
         return system or "", place.node
 
     def take_count(self) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute
 
 from clawcli.errors import ClawError
 from clawcli.ingest.read.find import Found
@@ -43,7 +42,6 @@ class Setting:
 class Piece:
     """A task: sources as a whole, or a range of one."""
 
-    number: int
     found: list[Found]
     start: int | None = None
     """With end: the lines that begin in this range of the one source; None = all of it."""
@@ -52,6 +50,8 @@ class Piece:
     """Of a source in ranges; those that are read as a whole are identified by the worker."""
     format: str | None = None
     """NAME of the format of a source in ranges."""
+    number: int = 0
+    """Place among the pieces of the run, which the Driver gives."""
 
 
 @dataclass(slots=True)

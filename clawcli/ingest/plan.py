@@ -37,36 +37,29 @@ def pieces(found: Sequence[Found], setting: Setting, known: KnownSources) -> Ite
         known: sources of earlier commits; it may grow while the plan goes on.
 
     Yields:
-        Pieces, numbered from 0. None says: go on when all before is committed, because whether a
+        Pieces, in order. None says: go on when all before is committed, because whether a
         large source is known depends on that.
     """
-    number = num_bytes = 0
+    num_bytes = 0
     small: list[Found] = []
     for source in found:
         if source.size is not None and source.size < _SMALL_BYTES:
             small.append(source)
             num_bytes += source.size
             if len(small) == _SMALL_FILES or num_bytes >= RANGE_BYTES:
-                yield Piece(number, small)
-                number, small, num_bytes = number + 1, [], 0
+                yield Piece(small)
+                small, num_bytes = [], 0
             continue
         if small:
-            yield Piece(number, small)
-            number, small, num_bytes = number + 1, [], 0
+            yield Piece(small)
+            small, num_bytes = [], 0
         is_large = source.size is None or source.size >= _LARGE_BYTES
         if is_large:
             yield None
         ranges = _ranges(source, setting, known) if is_large else None
-        if ranges is None:
-            yield Piece(number, [source])
-            number += 1
-            continue
-        for piece in ranges:
-            piece.number = number
-            yield piece
-            number += 1
+        yield from [Piece([source])] if ranges is None else ranges
     if small:
-        yield Piece(number, small)
+        yield Piece(small)
 
 
 def _ranges(source: Found, setting: Setting, known: KnownSources) -> list[Piece] | None:
@@ -92,6 +85,6 @@ def _ranges(source: Found, setting: Setting, known: KnownSources) -> list[Piece]
     size = source.size or 0
     starts = range(identity.consumed, size, RANGE_BYTES)
     return [
-        Piece(0, [source], start, min(start + RANGE_BYTES, size), identity, module.NAME)
+        Piece([source], start, min(start + RANGE_BYTES, size), identity, module.NAME)
         for start in starts
     ]

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
-import pyarrow.compute  # noqa: F401
 
 from clawcli.errors import ClawError, DataError
 from clawcli.ingest import sources, steps
@@ -24,6 +23,7 @@ from clawcli.ingest.stepgraph import Request, Step
 _PART_CALLS = 8_192
 _PART_BYTES = 32 << 20
 _CONTEXT_BYTES = 8_192
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Holder(Protocol):
@@ -128,18 +128,25 @@ class Reading:
         if source.problem is not None:
             self.taken.problem = source.problem
 
-    def _record(self, record: Record) -> None:
-        """Turn one record into calls, or set it aside."""
+    def _record(self, record: Record, mended: Sequence[str] | None = None) -> None:
+        """Turn one record into calls, or set it aside.
+
+        Args:
+            record: the record.
+            mended: codes of what was mended in it; null = it is as it was logged.
+        """
         try:
             calls = self.module.calls(record.raw, self.context)
         except Fate as fate:
             self._set_aside(record, fate)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._mend(record)
         except Exception as error:
-            self._set_aside(record, self._odd(error))
+            if mended is None and isinstance(error, _NO_JSON):
+                for part, codes in self._salvaged(record):
+                    self._record(part, codes)
+            else:
+                self._set_aside(record, self._odd(error))
         else:
-            self._accept(record, calls, ())
+            self._accept(record, calls, mended or ())
             self._tie(calls)
 
     def _odd(self, error: Exception) -> Fate:
@@ -149,23 +156,15 @@ class Reading:
             return Fate("rejected", "plugin_error", f"{type(error).__name__} in the plug-in")
         return Fate("rejected", "bad_record", f"it has another shape ({type(error).__name__})")
 
-    def _mend(self, record: Record) -> None:
-        mended = salvage(record.raw)
-        for offset, length, reason, detail in mended.rejects:
+    def _salvaged(self, record: Record) -> Iterator[tuple[Record, Sequence[str]]]:
+        """Set aside what is lost of a record that is no JSON; gives the rest, and what was mended."""
+        salvaged = salvage(record.raw)
+        for offset, length, reason, detail in salvaged.rejects:
             raw = record.raw[offset : offset + length]
             part = Record(record.ordinal + offset, record.offset + offset, raw)
             self._set_aside(part, Fate("rejected", reason, detail))
-        for offset, raw, codes in mended.pieces:
-            part = Record(record.ordinal + offset, record.offset + offset, raw)
-            try:
-                calls = self.module.calls(raw, self.context)
-            except Fate as fate:
-                self._set_aside(part, fate)
-            except Exception as error:
-                self._set_aside(part, self._odd(error))
-            else:
-                self._accept(part, calls, codes)
-                self._tie(calls)
+        for offset, raw, codes in salvaged.pieces:
+            yield Record(record.ordinal + offset, record.offset + offset, raw), codes
 
     def _session(self, records: list[Record]) -> None:
         by_ordinal: dict[int, Record] = {}
@@ -203,15 +202,9 @@ class Reading:
     def _decoded(self, record: Record) -> Iterator[tuple[Record, Any, Sequence[str]]]:
         try:
             yield record, msgspec.json.decode(record.raw), ()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            mended = salvage(record.raw)
-            for offset, length, reason, detail in mended.rejects:
-                raw = record.raw[offset : offset + length]
-                part = Record(record.ordinal + offset, record.offset + offset, raw)
-                self._set_aside(part, Fate("rejected", reason, detail))
-            for offset, raw, codes in mended.pieces:
-                part = Record(record.ordinal + offset, record.offset + offset, raw)
-                yield part, msgspec.json.decode(raw), codes
+        except _NO_JSON:
+            for part, codes in self._salvaged(record):
+                yield part, msgspec.json.decode(part.raw), codes
 
     def _accept(self, record: Record, calls: Sequence[Call], codes: Sequence[str]) -> None:
         if not calls:

@@ -178,7 +178,7 @@ def _run(pieces: Iterator[Piece | None], workers: Workers, rounds: Rounds, meter
     driver.finish()
     while deferred := rounds.twins.take_deferred():
         for source in deferred:
-            driver.give(Piece(driver.num_given, [source]))
+            driver.give(Piece([source]))
             driver.finish()
 
 

@@ -7,6 +7,7 @@ them when it meets them: a log uses the same few keys in every record.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +15,10 @@ import msgspec
 import xxhash
 
 _MOST_KEYS = 256
+_SPELT = "\x7f"
+"""What keys begin with that are spelt in hex digits, because no field can have their name."""
+_NO_FIELD = re.compile(rf'[\x00-\x1f"\\]|^{_SPELT}')
+"""What the name of a field cannot hold, and a key of JSON can."""
 _Value = TypeVar("_Value")
 
 
@@ -45,19 +50,22 @@ class Layer:
             msgspec.DecodeError: it is no JSON.
             msgspec.ValidationError: it is no object, or a declared key has another type.
         """
+        is_spelt = False
         while True:
             try:
                 return self._decode(raw)
             except msgspec.ValidationError:
-                if not self._learn(raw):
+                if not is_spelt and (spelt := self._spell(raw)) is not None:
+                    raw, is_spelt = spelt, True
+                elif not self._learn(raw):
                     _check_values(raw)
                     raise
 
     def rest(self, found: msgspec.Struct) -> dict[str, Any]:
         """Collect what stood under keys that are not declared; nulls left out."""
         return {
-            key: value
-            for attribute, key in self._learned.items()
+            _key_of(name): value
+            for attribute, name in self._learned.items()
             if (value := getattr(found, attribute, None)) is not None
         }
 
@@ -72,6 +80,21 @@ class Layer:
             "Object", fields, rename=self._learned or None, forbid_unknown_fields=True
         )
         self._decode = msgspec.json.Decoder(self._struct).decode
+
+    def _spell(self, raw: Any) -> bytes | None:
+        """Spell keys that no field can have as a name, of its layers too; None = it has none."""
+        try:
+            values = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        except msgspec.ValidationError:
+            return None
+        found = {_name_of(key): value for key, value in values.items()}
+        is_new = found.keys() != values.keys()
+        for name, kind in self._fields.items():
+            if isinstance(kind, Layer) and name in found:
+                below = kind._spell(found[name])
+                if below is not None:
+                    found[name], is_new = msgspec.Raw(below), True
+        return msgspec.json.encode(found) if is_new else None
 
     def _learn(self, raw: Any) -> bool:
         """Take in the keys of one object and of its layers; False where there is nothing new."""
@@ -96,6 +119,18 @@ class Layer:
         if new or any(deeper):
             self._build()
         return bool(new) or any(deeper)
+
+
+def _name_of(key: str) -> str:
+    if not _NO_FIELD.search(key):
+        return key
+    return _SPELT + key.encode(errors="surrogatepass").hex()
+
+
+def _key_of(name: str) -> str:
+    if not name.startswith(_SPELT):
+        return name
+    return bytes.fromhex(name.removeprefix(_SPELT)).decode(errors="surrogatepass")
 
 
 def _check_values(raw: bytes | str | msgspec.Raw) -> None:

@@ -71,8 +71,9 @@ def call_of(raw: bytes, context: Context) -> Call | None:
     """
     if context.odd_records > _GIVE_UP:
         return None
+    cut = context.messages.shorten(raw)
     try:
-        record = _decode(raw)
+        record = _decode(raw if cut is None else cut.json)
     except msgspec.DecodeError:
         context.odd_records += 1
         return None
@@ -87,7 +88,10 @@ def call_of(raw: bytes, context: Context) -> Call | None:
     index = entry.index
     if not 0 <= index < 2**31:
         return None
-    system, state = context.messages.conversation(request.messages)
+    messages = request.messages if cut is None else cut.split(request.messages)
+    if messages is None:
+        return None
+    system, state = context.messages.conversation(messages, record=cut)
     raw_reason = entry.finish_reason
     choice = Choice(action, index, completions.finish_reason(raw_reason), raw_reason)
     calls = action.message.tool_calls
