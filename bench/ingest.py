@@ -103,7 +103,9 @@ def run(task: str, path: Path) -> Run:
 
 def serve(task: str, path: str) -> None:
     """Be the process of one task."""
-    if task not in ("decode", "hash_and_link"):
+    if task != "decode":
+        import clawcli.cli.app
+        import clawcli.ingest.formats.openai_chat
         import clawcli.ingest.run  # noqa: F401 - loading libraries is start-up
     before = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     started = time.perf_counter()
@@ -156,9 +158,11 @@ def distinct_zstd(path: Path) -> tuple[int, int, int]:
     return plain, packed + len(compressor.flush()), records
 
 
-def size_of(directory: Path) -> int:
-    """Add up the bytes of all files below a directory."""
-    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+def size_of(table: Path) -> int:
+    """Add up the bytes of the data files of a table's newest version."""
+    from deltalake import DeltaTable
+
+    return sum(Path(file).stat().st_size for file in DeltaTable(table).file_uris())
 
 
 def request_log_figures(*, quick: bool) -> list[Figure]:

@@ -137,7 +137,7 @@ def _predecessor(
         return None if explicit is None else (explicit, None, False)
     tiers = _weak_tiers(request, index) if edited else _strong_tiers(request, index)
     for cause, candidates in tiers:
-        allowed = [c for c in candidates if _may_precede(c, request)]
+        allowed = [c for c in candidates if may_precede(c, request)]
         if allowed:
             best, ambiguous = _choose(allowed, request, newest=cause in ("history_edited", "key"))
             return best, "history_edited" if cause == "key" else cause, ambiguous
@@ -182,7 +182,7 @@ def _weak_candidates(request: Request, index: Index) -> Iterator[tuple[str, list
         yield "key", [s for s in same if s.request.order < request.order]
 
 
-def _may_precede(candidate: Step, request: Request) -> bool:
+def may_precede(candidate: Step, request: Request) -> bool:
     """Tell whether nothing speaks against a link: labels that differ, or a circle."""
     theirs = candidate.request
     if theirs is request or theirs.is_cut:

@@ -8,6 +8,8 @@ What rows do not tell of their steps is in the sidecar `links`.
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clawcli.ingest import placing, rebuild, stepgraph
+from clawcli.ingest import chain, placing, rebuild, stepgraph
 from clawcli.ingest.index import Index
 from clawcli.ingest.links import Links
 from clawcli.ingest.stepgraph import Step
@@ -152,12 +154,24 @@ class Committed:
             value for value, n in counts.items() if n > len(known.get(bytes.fromhex(value), ()))
         ]
 
-    def _edited(self, calls: Iterable[Step]) -> set[bytes]:
+    def _edited(self, calls: Sequence[Step]) -> set[bytes]:
         """List the states before the last answer of calls that nothing else explains so far."""
+        # the others of this round are not in the index yet
+        ending: dict[bytes, list[Step]] = defaultdict(list)
+        for step in calls:
+            ending[step.next_hash].append(step)
+            if step.next_loose != step.next_hash:
+                ending[step.next_loose].append(step)
         states: set[bytes] = set()
         index = self.index
         for request in {id(s.request): s.request for s in calls if s.request.last}.values():
-            if request.lookup not in index.by_next and not index.ending(request.lookup_loose):
+            candidates = itertools.chain(
+                ending.get(request.lookup, ()),
+                index.by_next.get(request.lookup, ()),
+                ending.get(request.lookup_loose, ()),
+                index.ending(request.lookup_loose),
+            )
+            if not any(chain.may_precede(candidate, request) for candidate in candidates):
                 states.update(request.chain()[1 : request.last])
         return states
 

@@ -34,13 +34,13 @@ class Node:
     request costs memory for what is new alone.
     """
 
-    __slots__ = ("assistant", "depth", "exact", "ids", "item", "loose", "parent")
+    __slots__ = ("_answered", "depth", "exact", "ids", "item", "loose", "parent")
 
     def __init__(self, parent: Node | None, item: Digested | None) -> None:
         """Continue a conversation; without a parent it is empty."""
         self.parent, self.item = parent, item
-        self.assistant: Node | None = None
-        """The newest assistant message up to and with this one; None = there is none."""
+        self._answered: Node | None = None
+        """The newest assistant message before this one."""
         if parent is None or item is None:
             self.depth, self.ids = 0, b""
             self.exact = self.loose = messages.EMPTY_CHAIN
@@ -52,11 +52,18 @@ class Node:
         else:
             self.loose = messages.extend(parent.loose, item.loose)
         message = item.message
-        self.assistant = self if message.role == "assistant" else parent.assistant
+        self._answered = parent.assistant
         self.ids = parent.ids
         """Chained hash of all tool-call ids so far: ids tell equal conversations apart."""
         if message.tool_calls:
             self.ids = messages.chain_ids(message, self.ids)
+
+    @property
+    def assistant(self) -> Node | None:
+        """The newest assistant message up to and with this one; None = there is none."""
+        # a node that held itself would not go when nobody else holds it
+        is_answer = self.item is not None and self.item.message.role == "assistant"
+        return self if is_answer else self._answered
 
     def then(self, item: Digested) -> Node:
         """Continue with one message."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +10,8 @@ from clawcli.ingest.parts import Part, Piece
 from clawcli.ingest.read.find import Found
 from clawcli.ingest.rounds import Rounds
 
-_PIECES_AHEAD = 3
+_LEAST_AHEAD, _MOST_AHEAD = 3, 12
+_STEPS_AHEAD = 8_192
 
 Progress = Callable[[int, int, int], None]
 """Told of bytes read, bytes in all (0 = unknown) and steps so far."""
@@ -24,9 +24,9 @@ class Driver:
         self.workers, self.rounds, self.meter = workers, rounds, meter
         self.num_given = 0
         self._num_done = 0
-        # several to each: a worker goes on while this process links
-        depth = _PIECES_AHEAD if workers.count > 1 else 1
-        self._free = Counter(dict.fromkeys(range(workers.count), depth))
+        self._num_steps = 0
+        self._busy = [0] * workers.count
+        """Pieces that each worker was given and has not finished."""
         self._finished: dict[int, tuple[int, Part]] = {}
         self._learnt: list[Mapping[str, Any]] = []
         self._knows = [0] * workers.count
@@ -35,10 +35,10 @@ class Driver:
         """Hand a piece to the worker that has least to do."""
         piece.number = self.num_given
         self.meter.begin(piece)
-        while not self._free.total():
+        while (least := min(self._busy)) >= self._depth:
             self._advance()
-        worker, _ = self._free.most_common(1)[0]
-        self._free[worker] -= 1
+        worker = self._busy.index(least)
+        self._busy[worker] += 1
         self.workers.send(worker, "take", piece, self._learnt[self._knows[worker] :])
         self._knows[worker] = len(self._learnt)
         self.num_given += 1
@@ -49,18 +49,27 @@ class Driver:
             self._advance()
         self._learnt.extend(self.rounds.commit())
 
+    @property
+    def _depth(self) -> int:
+        """How many pieces a worker may have: it goes on while this process links."""
+        if self.workers.count == 1:
+            return 1
+        ahead = _STEPS_AHEAD * self._num_done // max(self._num_steps, 1)
+        return min(max(ahead, _LEAST_AHEAD), _MOST_AHEAD)
+
     def _advance(self) -> None:
         while self._num_done not in self._finished:
             worker, part = self.workers.receive()
             self._finished[part.number] = worker, part
         worker, part = self._finished.pop(self._num_done)
+        self._num_steps += sum(len(taken.steps) for taken in part.taken)
         self.rounds.absorb(worker, part)
         self.meter.add(part, self.rounds)
         if part.more:
             self.workers.send(worker, "more", part.number)
         else:
             self._num_done += 1
-            self._free[worker] += 1
+            self._busy[worker] -= 1
         if self.rounds.is_full:
             self._learnt.extend(self.rounds.commit())
 

@@ -40,7 +40,8 @@ from clawcli.store.location import Location
 _RESTATED_WARNING = 0.2
 _PARALLEL_BYTES = 48 << 20
 _PARALLEL_FILES = 2_000
-_FILES_PER_PARTITION = 8
+_FILES_PER_PARTITION = 16
+_FILES_TOO_MANY = 256
 _SMALL_FILE_BYTES = 32 << 20
 FATES = ("used", "duplicate", "failed_call", "ignored", "pending", "rejected")
 
@@ -304,10 +305,11 @@ def _finish(place: Location, rounds: Rounds) -> None:
 
 
 def _is_scattered(place: Location) -> bool:
-    """Tell whether some partition consists of many small files."""
+    """Tell whether some partition consists of many small files, or many of several."""
     files = log.active(table.open_table(place.steps))
     small = Counter(str(f.partition_values) for f in files if f.size_bytes < _SMALL_FILE_BYTES)
-    return max(small.values(), default=0) > _FILES_PER_PARTITION
+    too_many = small.total() - len(small)
+    return max(small.values(), default=0) > _FILES_PER_PARTITION or too_many > _FILES_TOO_MANY
 
 
 def _report(place: Location, rounds: Rounds, rewards: Any) -> IngestReport:

@@ -98,14 +98,13 @@ def _matching(
     """Leave out files that by their bounds hold no row that is wanted."""
     form = pads.ParquetFileFormat()
     file_system, _ = files.arrow_place(root)
-    by_name = {files.arrow_place(root / file.name)[1]: file for file in actives}
-    fragments = [
-        form.make_fragment(name, file_system, partition_expression=_known(file, asked))
-        for name, file in by_name.items()
-    ]
-    dataset = pads.FileSystemDataset(fragments, fields, form, file_system)
-    for fragment in dataset.get_fragments(filter=where):
-        yield by_name[fragment.path], fragment
+    for file in actives:
+        _, name = files.arrow_place(root / file.name)
+        fragment = form.make_fragment(name, file_system, partition_expression=_known(file, asked))
+        # each by itself: a fragment keeps its footer, and those of many files are hundreds of MB
+        alone = pads.FileSystemDataset([fragment], fields, form, file_system)
+        for wanted in alone.get_fragments(filter=where):
+            yield file, wanted
 
 
 def _known(file: ActiveFile, asked: pa.Schema) -> pc.Expression:

@@ -120,7 +120,10 @@ def weave(turns: Sequence[Turn]) -> Session:
         _see(turn)
         if id(turn) not in followed:
             _finish(turn, ends.get(id(turn)))
-    return Session([turn.call for turn in answers if turn.call], _fates(turns))
+    session = Session([turn.call for turn in answers if turn.call], _fates(turns))
+    for turn in turns:
+        turn.newest = turn.visible = None  # a circle of itself would keep its whole source
+    return session
 
 
 def _place(turn: Turn) -> None:
