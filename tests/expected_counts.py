@@ -2,7 +2,17 @@
 
 import csv
 
-from conftest import shared
+from conftest import SHARED, shared
+
+_TABLE = SHARED / "corpus" / "EXPECTED.tsv"
+
+
+def expected_rows(*folders):
+    """List the rows of the files below some folders as dicts; none where the corpus is missing."""
+    if not _TABLE.exists():
+        return []
+    rows = csv.DictReader(_TABLE.read_text().splitlines(), delimiter="\t")
+    return [row for row in rows if row["path"].startswith(folders)]
 
 
 def expected(folder):

@@ -1,8 +1,8 @@
-import csv
 import json
 
 import pytest
-from conftest import SHARED, shared
+from conftest import shared
+from expected_counts import expected_rows
 
 from clawcli.ingest.calls import Context
 from clawcli.ingest.formats import claude_code
@@ -512,7 +512,6 @@ def test_why_not_knows_its_lines(record, fits):
     assert (claude_code.why_not(record) is None) == fits
 
 
-EXPECTED = SHARED / "corpus" / "EXPECTED.tsv"
 HOSTILE = ("bom_crlf", "garbage_and", "replayed_lines", "truncated_last", "two_sessions")
 TRAJECTORIES = {
     # the one line of a file without sessionId is an attempt too
@@ -524,13 +523,6 @@ INCOMPLETE = {
     "claude-code/claude-code-log/dedup_main.jsonl": {"parent_missing"},
     "claude-code/claude-code-log/sidechain.jsonl": {"parent_missing", "tool_result_missing"},
 }
-
-
-def expected(*folders):
-    if not EXPECTED.exists():
-        return []
-    rows = csv.DictReader(EXPECTED.read_text().splitlines(), delimiter="\t")
-    return [row for row in rows if row["path"].startswith(folders)]
 
 
 def load(path):
@@ -547,7 +539,7 @@ def load(path):
 
 @pytest.mark.parametrize(
     "row",
-    expected("claude-code", *(f"hostile-derived/{name}" for name in HOSTILE)),
+    expected_rows("claude-code", *(f"hostile-derived/{name}" for name in HOSTILE)),
     ids=lambda row: row["path"],
 )
 def test_corpus_agrees(row):

@@ -1,9 +1,9 @@
-import csv
 import json
 import uuid
 
 import pytest
-from conftest import SHARED, shared
+from conftest import shared
+from expected_counts import expected_rows
 
 from clawcli.errors import LogFormatError
 from clawcli.ingest import formats
@@ -432,25 +432,17 @@ def test_exec_output_is_refused_with_the_reason():
         formats.detect("x.jsonl", lines)
 
 
-EXPECTED = SHARED / "corpus" / "EXPECTED.tsv"
 STEPS = {
     # turn_context and compacted end a response too (FORMATS.md 5); the count goes across them
     "codex/agent-sessions/small.jsonl": 9,
 }
 
 
-def expected(folder):
-    if not EXPECTED.exists():
-        return []
-    rows = csv.DictReader(EXPECTED.read_text().splitlines(), delimiter="\t")
-    return [row for row in rows if row["path"].startswith(folder)]
-
-
 def load(path):
     return {n: json.loads(text) for n, text in enumerate(path.read_bytes().splitlines()) if text}
 
 
-@pytest.mark.parametrize("row", expected("codex"), ids=lambda row: row["path"])
+@pytest.mark.parametrize("row", expected_rows("codex"), ids=lambda row: row["path"])
 def test_corpus_agrees(row):
     records = load(shared(*row["path"].split("/")))
     assert formats.detect(row["path"], list(records.values())[:20]) is codex

@@ -1,10 +1,10 @@
 """The corpus through the whole pipeline, against counts that other code made."""
 
-import csv
 from collections import Counter
 
 import pytest
 from conftest import SHARED
+from expected_counts import expected_rows
 
 from clawcli.errors import LogFormatError
 from clawcli.ingest.run import IngestConfig, ingest
@@ -55,17 +55,11 @@ OTHERWISE = {
 }
 
 
-def cases():
-    path = SHARED / "corpus" / "EXPECTED.tsv"
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    return [row for row in rows if row["path"].startswith(FIRST_TIER)]
+CASES = expected_rows(*FIRST_TIER)
 
 
-@pytest.mark.skipif(not cases(), reason="needs ../shared/corpus/EXPECTED.tsv, which is not here")
-@pytest.mark.parametrize("row", cases(), ids=lambda row: row["path"])
+@pytest.mark.skipif(not CASES, reason="needs ../shared/corpus/EXPECTED.tsv, which is not here")
+@pytest.mark.parametrize("row", CASES, ids=lambda row: row["path"])
 def test_ingest_corpus_agrees_with_its_counts(tmp_path, row):
     config = IngestConfig(
         inputs=(str(SHARED / "corpus" / row["path"]),), output=str(tmp_path / "data")

@@ -146,11 +146,11 @@ def test_hostile_line_costs_itself_at_most(tmp_path, claw, case):
     assert (again["files_unchanged"], again["records"]) == (1, 0)
 
 
-def ingest_again(claw, output, *arguments):
-    """Ingest what was ingested: nothing may come of it."""
+def ingest_again(claw, output, *arguments, code=0):
+    """Ingest what was ingested: nothing may come of it, and what is damaged is told again."""
     before = {part: rows(output, part) for part in ("steps", "rejects") if (output / part).exists()}
     done = claw("ingest", *arguments, "-o", output, "--json")
-    assert "Traceback" not in done.err
+    assert done.code == code, done.err
     for part, found in before.items():
         assert rows(output, part) == found
     return done.report
@@ -241,7 +241,8 @@ def test_compressed_stream_gives_what_is_whole_and_says_what_is_not(tmp_path, cl
         assert num_used == num_records
     answers = [row["response"] for row in rows(tmp_path / "d")]
     assert answers == [*(f"n{n:04}" for n in range(2_000)), "first"][:num_used]
-    ingest_again(claw, tmp_path / "d", path)
+    again = ingest_again(claw, tmp_path / "d", path, code=code)
+    assert len(again["problems"]) == len(report["problems"])
     if "cut" in case:
         path.write_bytes(zipped(WHOLE))  # the rest was fetched
         ingest(claw, tmp_path / "d", path)

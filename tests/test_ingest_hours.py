@@ -1,51 +1,12 @@
 """A log that comes in pieces, in any order, gives the table of the whole log."""
 
-import json
 import random
 from collections import defaultdict
 
 import pytest
 from conftest import write_lines
 from request_log import make
-
-from clawcli.ingest.run import IngestConfig, ingest
-from clawcli.store import location, table
-from clawcli.store.state import States
-
-OF_THE_SOURCE = ("source_uid", "source_path", "source_offset")
-EDITED = {
-    "condenser_ends",
-    "summary_only",
-    "masked",
-    "rewrites",
-    "clock_in_message",
-    "condenser_keeps_ends",
-}
-
-
-def run(output, *files, **options):
-    return ingest(IngestConfig(inputs=tuple(str(f) for f in files), output=str(output), **options))
-
-
-def by_uid(directory):
-    steps = table.read(location.parse(str(directory)))
-    return {row["step_uid"]: row for row in steps.drop_columns(OF_THE_SOURCE).to_pylist()}
-
-
-def states(directory):
-    steps = table.read(location.parse(str(directory)))
-    walk = States(steps)
-    return {uid: walk.prompt(row) for row, uid in enumerate(steps["step_uid"].to_pylist())}
-
-
-def differences(whole, pieces):
-    assert whole.keys() == pieces.keys()
-    return {
-        (json.loads(whole[uid]["metadata"] or "{}").get("run"), name)
-        for uid, row in whole.items()
-        for name, value in row.items()
-        if pieces[uid][name] != value
-    }
+from same_tables import EDITED, by_uid, differences, run, states
 
 
 @pytest.mark.slow

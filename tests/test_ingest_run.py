@@ -451,6 +451,35 @@ def test_ingest_dry_run_counts_and_writes_nothing(tmp_path):
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.parametrize("on", [(), ("native_id=call", "reward=score")])
+def test_ingest_dry_run_matches_rewards_with_steps_of_all_rounds(tmp_path, monkeypatch, on):
+    monkeypatch.setattr(rounds, "_ROUND_STEPS", 1)
+    first, second = [user("u"), assistant("a"), user("v")], [user("w")]
+    records = [
+        pair(first, assistant("b"), uid="2"),
+        pair(first[:1], assistant("a"), uid="1"),
+        pair(second, assistant("c"), uid="3"),
+    ]
+    logs = [write_lines(tmp_path / f"{place}.jsonl", [r]) for place, r in enumerate(records)]
+    said = [{"native_id": n, "call": n, "score": 0.5, "reward": 1.0} for n in ("1", "2", "nobody")]
+    judged = write_lines(tmp_path / "r.jsonl", said)
+    options = {"rewards": str(judged), "on": on}
+    dry = run(tmp_path / "d", *logs, dry_run=True, **options)
+    assert not (tmp_path / "d").exists()
+    real = run(tmp_path / "d", *logs, **options)
+    assert real.rewards["steps_rewarded"] == 2
+    assert real.rewards["trajectories_rewarded"] == 1
+    assert {**real.rewards, "rewards_version": None} == dry.rewards
+
+
+def test_ingest_dry_run_of_nothing_matches_no_rewards(tmp_path):
+    failed = {"request": {"messages": [user("u")]}, "response": {"error": {"message": "no"}}}
+    path = write_lines(tmp_path / "a.jsonl", [failed])
+    judged = write_lines(tmp_path / "r.jsonl", [{"native_id": "1", "reward": 1.0}])
+    report = run(tmp_path / "d", path, dry_run=True, rewards=str(judged))
+    assert report.rewards["rewards_unmatched_rows"] == 1
+
+
 def test_ingest_litellm_file_with_rendered_tools_trains_what_the_model_wrote(tmp_path):
     text = "Look.\n<function=f>\n<parameter=x>1</parameter>\n"
     parsed = assistant("Look.", calls=[("c", "f", '{"x": 1}')])

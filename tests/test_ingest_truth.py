@@ -8,17 +8,14 @@ from collections import Counter
 import pytest
 from conftest import assistant, pair, shared, user, write_lines
 from request_log import RequestLog, fork, make, reasoning_stripped_at_next_user
+from same_tables import EDITED, by_uid, differences, run, states
 
 from clawcli.ingest import committed, plan, reading, rounds, sources
 from clawcli.ingest.batch import Batch
 from clawcli.ingest.parts import Piece, Setting
 from clawcli.ingest.read.find import find
-from clawcli.ingest.run import IngestConfig, ingest
-from clawcli.store import location, table
-from clawcli.store.state import States
+from clawcli.store import location
 
-OF_THE_SOURCE = ("source_uid", "source_path", "source_offset")
-EDITED = {"condenser", "summary_only", "masked", "rewrites", "clock_in_message"}
 PLACEHOLDER = re.compile(r"\[REDACTED:(\w+):[0-9a-f]+\]")
 CALL = {
     "messages": "messages",
@@ -29,32 +26,6 @@ CALL = {
     "trajectory_reward": "episode",
     "loss_weight": "weight",
 }
-
-
-def run(output, *files, **options):
-    return ingest(IngestConfig(inputs=tuple(str(f) for f in files), output=str(output), **options))
-
-
-def by_uid(directory, *, drop=OF_THE_SOURCE):
-    steps = table.read(location.parse(str(directory)))
-    return {row["step_uid"]: row for row in steps.drop_columns(list(drop)).to_pylist()}
-
-
-def differences(whole, pieces):
-    """Columns by the run that their step belongs to."""
-    assert whole.keys() == pieces.keys()
-    return {
-        (json.loads(whole[uid]["metadata"] or "{}").get("run"), name)
-        for uid, row in whole.items()
-        for name, value in row.items()
-        if pieces[uid][name] != value
-    }
-
-
-def states(directory):
-    steps = table.read(location.parse(str(directory)))
-    walk = States(steps)
-    return {uid: walk.prompt(row) for row, uid in enumerate(steps["step_uid"].to_pylist())}
 
 
 def places(directory):

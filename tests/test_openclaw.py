@@ -1,8 +1,8 @@
-import csv
 import json
 
 import pytest
-from conftest import SHARED, shared
+from conftest import shared
+from expected_counts import expected_rows
 
 from clawcli.errors import LogFormatError
 from clawcli.ingest import formats
@@ -237,18 +237,10 @@ def test_telemetry_is_refused_with_the_reason():
         formats.detect("x.jsonl", events)
 
 
-EXPECTED = SHARED / "corpus" / "EXPECTED.tsv"
 EMPTY = {
     # FORMATS.md 6: an aborted answer without content is a failed call, which the count includes
     "openclaw/pi/large-session.jsonl": 14,
 }
-
-
-def expected(folder):
-    if not EXPECTED.exists():
-        return []
-    rows = csv.DictReader(EXPECTED.read_text().splitlines(), delimiter="\t")
-    return [row for row in rows if row["path"].startswith(folder)]
 
 
 def load(path):
@@ -261,7 +253,7 @@ def load(path):
     return records
 
 
-@pytest.mark.parametrize("row", expected("openclaw"), ids=lambda row: row["path"])
+@pytest.mark.parametrize("row", expected_rows("openclaw"), ids=lambda row: row["path"])
 def test_corpus_agrees(row):
     records = load(shared(*row["path"].split("/")))
     assert any(openclaw.why_not(record) is None for record in records.values())

@@ -147,6 +147,7 @@ class Batch:
             taken.state, taken.source_uid = identity.state, identity.source_uid
             taken.head = identity.head
             if identity.state == "unchanged":
+                taken.problem = identity.problem
                 yield taken, False
                 return
             module = self._forced or formats.detect(
@@ -201,11 +202,13 @@ class Batch:
             plain, built = built, self._redactor.steps(built)
             hidden = links.hidden_by_redaction(found, plain, built, self._redactor.tainted)
         files: list[Any] = []
-        said_again = None
+        said_again = kept = None
         if built is not None:
             if again:
                 said_again = built.filter(pa.array([row.uid in again for row in found]))
                 built = built.filter(pa.array([row.uid not in again for row in found]))
+            if self.setting.keep:
+                kept = built.select(self.setting.keep)
             if built.num_rows and not self.setting.dry_run:
                 files = table.write_files(self.setting.place.steps, built, schema.PARTITION_COLUMNS)
         return Written(
@@ -216,6 +219,7 @@ class Batch:
             rows.restated_chars(found),
             (Counter(self._redactor.hits) if self._redactor else Counter()) - before,
             hidden,
+            kept,
         )
 
     def _spelt_again(self, found: Sequence[Row], redactor: Redactor) -> Iterator[str]:

@@ -34,6 +34,8 @@ class Setting:
     redaction: tuple[bytes, Sequence[Rule], str | None] | None = None
     """Key, rules and command of a Redactor; null = none."""
     dry_run: bool = False
+    keep: Sequence[str] = ()
+    """Columns of new steps that a dry run gives back."""
     is_remote: bool = False
     """Steps travel to another process, so they go without their messages."""
 
@@ -93,6 +95,13 @@ class Taken:
     new_bytes: int = 0
     """Bytes of messages that were not seen before: about what the rows will hold."""
 
+    @property
+    def kept(self) -> str:
+        """What there is of a source that has a problem, in one sentence."""
+        if self.state == "unchanged":
+            return "The records before were ingested earlier."
+        return f"The {len(self.begun) + self.joined:,} records before were kept."
+
 
 @dataclass(slots=True)
 class Part:
@@ -119,3 +128,5 @@ class Written:
     secrets: Counter[str]
     hidden: dict[str, dict[str, Any]]
     """step_uid -> digests of messages that lost a secret: columns of the sidecar `links`."""
+    kept: pa.Table | None = None
+    """New steps with the columns Setting.keep; null = not asked for."""

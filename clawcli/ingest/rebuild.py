@@ -12,23 +12,17 @@ from clawcli.ingest import steps, traces
 from clawcli.ingest.conversations import EMPTY, Digested, Node, digested
 from clawcli.ingest.stepgraph import Placement, Request, Step
 from clawcli.messages import Message, ToolCall, hash128
+from clawcli.store import state
 
 PLACED = Placement.__struct_fields__
 
 
 COLUMNS = (
-    "step_uid",
+    *state.COLUMNS,
     "source_uid",
     "source_offset",
     "native_id",
     "choice_index",
-    "system",
-    "tools",
-    "observation",
-    "response",
-    "response_parts",
-    "reasoning",
-    "tool_calls",
     "started_at",
     "ended_at",
     "state_kind",
@@ -39,7 +33,7 @@ COLUMNS = (
     "observation_ids",
     "response_ids",
     "warnings",
-    *PLACED,
+    *(name for name in PLACED if name not in state.COLUMNS),
 )
 """Columns that a Rebuilder needs."""
 

@@ -24,7 +24,7 @@ from clawcli.ingest.commits import Commits, ToCommit
 from clawcli.ingest.committed import Committed
 from clawcli.ingest.parts import Part, Taken, Written
 from clawcli.ingest.sources import KnownSources
-from clawcli.ingest.stepgraph import Request, Step
+from clawcli.ingest.stepgraph import Placement, Request, Step
 from clawcli.ingest.totals import Totals, split_tasks
 from clawcli.ingest.twins import Twins, Verdict
 from clawcli.store import table
@@ -99,6 +99,7 @@ class Rounds:
         self.commits = Commits(place, info)
         self._files: set[str] = set()
         self.twins = Twins()
+        self._kept: list[pa.Table] = []
         self._places: dict[str, int] = {}
         """step_uid -> offset of its record, in a dry run, which leaves nothing in the table."""
 
@@ -170,12 +171,30 @@ class Rounds:
                 ToCommit(found.entries, found.unused, found.seen_in, told, written, rows_changed)
             )
             self.committed.links.add(told)
+        self._kept += [part.kept for part in written if part.kept is not None]
         self._count(found, written, rows_changed.num_rows, placed)
         self.committed.settle(roots, found.new, keep=self.dry_run)
         for entry in found.entries:
             self.known.add(entry)
         self._drop(gathered)
         return found.entries
+
+    def pending(self) -> pa.Table | None:
+        """Return the steps that a dry run would have added, with the columns Setting.keep.
+
+        null = it is none, so that the table has them.
+        """
+        if not self.dry_run:
+            return None
+        if not self._kept:
+            return schema.steps_schema().empty_table()
+        kept = pa.concat_tables(self._kept)
+        steps = [self.committed.index.by_uid[uid] for uid in kept["step_uid"].to_pylist()]
+        for place, column in enumerate(kept.schema):
+            if column.name in Placement.__struct_fields__:  # later rounds may have moved it
+                values = [getattr(step.placed, column.name) for step in steps]
+                kept = kept.set_column(place, column, pa.array(values, column.type))
+        return kept
 
     # -- what is new -----------------------------------------------------------------------------
 
@@ -210,8 +229,7 @@ class Rounds:
             found.accepted.append(taken)
             found.warnings.update(taken.warnings)
             if taken.problem:
-                kept = len(taken.begun) + taken.joined
-                found.problems.append(f"{taken.problem} The {kept:,} records before were kept.")
+                found.problems.append(f"{taken.problem} {taken.kept}")
             if taken.state == "moved":
                 found.warnings["files_moved"] += 1
             if taken.entry:

@@ -26,7 +26,7 @@ from clawcli.ingest.formats import plugin
 from clawcli.ingest.parts import Piece, Setting
 from clawcli.ingest.read.find import Found, find
 from clawcli.ingest.rewards import files as reward_files
-from clawcli.ingest.rewards.attach import attach_rewards
+from clawcli.ingest.rewards.attach import PENDING, attach_rewards
 from clawcli.ingest.rewards.plan import parse_on
 from clawcli.ingest.rounds import Rounds
 from clawcli.ingest.secrets import redact
@@ -164,7 +164,9 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
         _finish(place, rounds)
     rewards = None
     if config.rewards is not None:
-        rewards = attach_rewards(place, config.rewards, on=on, dry_run=config.dry_run)
+        rewards = attach_rewards(
+            place, config.rewards, on=on, dry_run=config.dry_run, pending=rounds.pending()
+        )
     return _report(place, rounds, rewards)
 
 
@@ -251,6 +253,7 @@ def _setting(config: IngestConfig, place: Location, *, is_remote: bool) -> Setti
         tools=tools,
         redaction=redaction,
         dry_run=config.dry_run,
+        keep=PENDING if config.dry_run and config.rewards is not None else (),
         is_remote=is_remote,
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -133,6 +133,8 @@ class Identity:
     state: str
     """new, unchanged, grown, moved (grown or not, under a new name), rewritten."""
     known: Source | None = None
+    problem: str | None = None
+    """Why an unchanged source cannot be read through; null = it can, or it is to be read."""
 
     @property
     def consumed(self) -> int:
@@ -167,10 +169,10 @@ def identify(
         more = rest(found, source, container=head.container)
         if more is None:
             continue
-        if source is same:
-            return Identity(uid, begins, "grown" if more else "unchanged", source)
-        state = "moved" if more else "unchanged"
-        return Identity(source.source_uid, begins, state, source)
+        grown, known_as = ("grown", uid) if source is same else ("moved", source.source_uid)
+        if more.is_more:
+            return Identity(known_as, begins, grown, source)
+        return Identity(known_as, begins, "unchanged", source, more.problem)
     for source in alike if same is None else [same, *alike]:
         if was(found, source, container=head.container):
             return Identity(source.source_uid, begins, "unchanged", source)
@@ -204,15 +206,24 @@ def _lasting(head: Head) -> bytes:
     return msgspec.json.encode([ids, begins])
 
 
-def rest(found: Found, source: Source, *, container: str = "lines") -> bool | None:
-    """Tell whether there is more than a known source had; None where it does not begin so."""
+class Rest(NamedTuple):
+    """What follows that of a source which was consumed."""
+
+    is_more: bool
+    """There is more than was known."""
+    problem: str | None
+    """Why it cannot be read through, in one sentence; null = it can, as far as was looked."""
+
+
+def rest(found: Found, source: Source, *, container: str = "lines") -> Rest | None:
+    """Look behind what a known source had; None where this one does not begin so."""
     for start, (end, expected) in source.pieces.items():
         if fingerprint(found, end, start).hexdigest() != expected:
             return None
-    more = _behind(found, source.consumed)
-    if source.tail and hash128(more) == source.tail:
-        return False  # what was cut off then still is
-    return bool(more.strip(_FILLING[container == "lines"]))
+    more, problem = _behind(found, source.consumed)
+    # what was cut off then may still be
+    is_known = bool(source.tail) and hash128(more) == source.tail
+    return Rest(not is_known and bool(more.strip(_FILLING[container == "lines"])), problem)
 
 
 def was(found: Found, source: Source, *, container: str = "lines") -> bool:
@@ -224,15 +235,15 @@ def was(found: Found, source: Source, *, container: str = "lines") -> bool:
         if start not in reached or end in reached:
             continue
         if fingerprint(found, end, start).hexdigest() == expected:
-            if not _behind(found, end).strip(filling):
+            if not _behind(found, end)[0].strip(filling):
                 return True
             reached.add(end)
     return False
 
 
-def _behind(found: Found, end: int) -> bytes:
+def _behind(found: Found, end: int) -> tuple[bytes, str | None]:
     with open_bytes(found, end, keep=True) as stream:
-        return stream.read(_CHUNK_BYTES)
+        return stream.read(_CHUNK_BYTES), stream.problem
 
 
 _FILLING = {True: b"\0 \t\r\n", False: b"\0 \t\r\n],"}

@@ -71,7 +71,7 @@ class Twins:
             self._left_out.add(path)
             if rest is None:
                 raise sources.changed(taken.found, source)
-            if not rest:
+            if not rest.is_more:
                 return Verdict.UNCHANGED
             self._deferred.append(taken.found)
             return Verdict.LEFT_OUT

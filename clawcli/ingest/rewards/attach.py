@@ -30,6 +30,8 @@ NAME = "rewards"
 """The sidecar."""
 COLUMNS = (*query.REWARD_INPUTS, "trajectory_kind")
 """Columns of the step table that attaching needs, beside those of --on."""
+PENDING = tuple(dict.fromkeys((*COLUMNS, *reward_plan.KEY_COLUMNS)))
+"""Columns of steps that are not in the table: all that it may need."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,8 +84,7 @@ def attach_rewards(
             and trial, or task_id, the first that the file has; where no value: reward,
             trajectory_reward, resolved or is_resolved.
         dry_run: match and count, write nothing.
-        pending: steps (COLUMNS and those of `on`) that are not in the table, since their ingest is
-            a dry run.
+        pending: steps (PENDING) that are not in the table, since their ingest is a dry run.
 
     Raises:
         UsageError: `on` names a column that is no key and no value.

@@ -21,6 +21,8 @@ METADATA = "metadata."
 
 _STEP_KEYS = ("step_uid", "native_id", "step_index", "choice_index")
 _ATTEMPT_KEYS = ("trajectory_uid", "task_id", "trial", "agent", "source_path")
+KEY_COLUMNS = (*_STEP_KEYS, *_ATTEMPT_KEYS, METADATA.removesuffix("."))
+"""Columns of the step table that keys may read."""
 _VALUES = ("reward", "trajectory_reward", *FLAGS)
 # tried in turn, where the file has all its fields: more than that would be a guess
 _DEFAULT_KEYS = (
