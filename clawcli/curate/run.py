@@ -66,7 +66,7 @@ def curate(config: CurateConfig) -> CurateReport:
         OutputExistsError: the output is there and force is off.
     """
     source = location.existing(config.input)
-    output = location.local(location.parse(config.output).path)
+    output = location.local(location.whole(config.output).path)
     artefact.check_apart(output, source.on_disk)
     artefact.check_free(output, force=config.force, ours=location.is_data)
     version = table.open_table(source.steps, source.version).version()

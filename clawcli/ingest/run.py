@@ -127,9 +127,7 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
             IngestReport.problems.
         StoreError: the output cannot be written.
     """
-    place = location.parse(config.output)
-    if place.version is not None:
-        raise UsageError(f"{config.output} names a version.", "A version cannot be written to.")
+    place = location.whole(config.output)
     if not location.may_hold_data(place.path):
         raise DataError(
             f"{place.path} is there, but is no data directory.", "Choose another --output."
