@@ -45,6 +45,7 @@ def _configs() -> dict[str, list[type]]:
     from clawcli.export.run import ExportRowsConfig
     from clawcli.export.shards import ExportShardsConfig
     from clawcli.ingest.run import IngestConfig
+    from clawcli.manage.optimize import OptimizeConfig
     from clawcli.prefix.run import MergeConfig
     from clawcli.train.config import TrainConfig
 
@@ -54,6 +55,7 @@ def _configs() -> dict[str, list[type]]:
         "merge-prefixes": [MergeConfig],
         "export": [ExportRowsConfig, ExportShardsConfig],
         "train": [TrainConfig],
+        "optimize": [OptimizeConfig],
     }
 
 
