@@ -211,8 +211,7 @@ def test_ingest_after_a_restore_links_late_parents_as_it_did(tmp_path):
     assert rows(place.path, "sidecars/links").num_rows < links.num_rows
     run(tmp_path / "data", first)
     assert rows(tmp_path / "data").equals(before)
-    after = rows(place.path, "sidecars/links")
-    assert after.drop_columns(["sidecar_version"]).equals(links.drop_columns(["sidecar_version"]))
+    assert same_rows(rows(place.path, "sidecars/links"), links)
 
 
 def is_at_work(data):
@@ -222,6 +221,26 @@ def is_at_work(data):
             return False
     except ConflictError:
         return True
+
+
+def test_restore_that_a_crash_cut_off_is_finished_when_it_is_run_again(tmp_path):
+    records = chat(4, "late")
+    late = write_lines(tmp_path / "late.jsonl", records[2:])
+    first = write_lines(tmp_path / "first.jsonl", records[:2])
+    run(tmp_path / "data", late)
+    run(tmp_path / "data", first)
+    before = [rows(tmp_path / "data", part) for part in ("steps", "sidecars/links")]
+    table.restore(tmp_path / "data" / "steps", 0, info={"command": "restore"})
+    back(tmp_path / "data", 0)
+    assert rows(tmp_path / "data", "sidecars/links").num_rows < before[1].num_rows
+    run(tmp_path / "data", first)
+    after = [rows(tmp_path / "data", part) for part in ("steps", "sidecars/links")]
+    assert after[0].equals(before[0])
+    assert same_rows(after[1], before[1])
+
+
+def same_rows(one, other):
+    return one.drop_columns(["sidecar_version"]).equals(other.drop_columns(["sidecar_version"]))
 
 
 def test_ingest_after_a_restore_says_once_where_else_a_call_was_seen(logs):
@@ -234,7 +253,7 @@ def test_ingest_after_a_restore_says_once_where_else_a_call_was_seen(logs):
     assert rows(logs / "data", "sidecars/seen_in").num_rows == 0
     run(logs / "data", logs / "copy")
     after = rows(logs / "data", "sidecars/seen_in")
-    assert after.drop_columns(["sidecar_version"]).equals(before.drop_columns(["sidecar_version"]))
+    assert same_rows(after, before)
 
 
 def test_ingest_after_a_restore_lists_rejects_once(logs):
@@ -268,6 +287,7 @@ def test_restore_while_a_run_is_at_work_is_refused(logs):
     assert back(logs / "data", 0).table_version == 2
 
 
+@pytest.mark.slow
 def test_restore_is_refused_until_an_ingest_that_reads_ends_or_is_killed(logs):
     command = [sys.executable, "-c", "from clawcli.cli.app import main; main()", "ingest", "-"]
     with subprocess.Popen(

@@ -11,7 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,14 @@ from typing import Any
 import msgspec
 
 from clawcli.engine import Workers, without_gc
-from clawcli.errors import ClawError, ConfigError, DataError, NotFoundError, UsageError
+from clawcli.errors import (
+    ClawError,
+    ConfigError,
+    ConflictError,
+    DataError,
+    NotFoundError,
+    UsageError,
+)
 from clawcli.ingest import plan
 from clawcli.ingest.batch import Batch
 from clawcli.ingest.driver import Driver, Meter, Progress
@@ -185,8 +192,10 @@ def _at_work(config: IngestConfig, place: Location, *, is_new: bool) -> Iterator
         with nullcontext() if config.dry_run else table.at_work(place.path):
             yield
     except ClawError:
-        if is_new:
-            location.clear(place)  # of a run that read nothing, nothing is left behind
+        if is_new and isinstance(place.path, Path) and place.path.is_dir():
+            # of a run that read nothing, nothing is left behind; another may have begun there
+            with suppress(ConflictError), table.alone(place.path):
+                location.clear(place)
         raise
 
 

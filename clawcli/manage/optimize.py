@@ -120,12 +120,11 @@ def _vacuum(root: Path, kept: Sequence[int], retention_hours: int) -> list[int]:
         )
     except DeltaError as error:
         raise files.translate(error, root) from error
-    needed = _active(root)
     sizes = []
     for name in listed:
         path = root / name
         # others put their files there, and what was removed before is listed for a week
-        if name in needed or path.suffix != ".parquet" or not path.exists():
+        if path.suffix != ".parquet" or not path.exists():
             continue
         try:
             sizes.append(path.stat().st_size)
