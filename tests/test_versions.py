@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from conftest import ROOT, assistant, pair, system, user, write_lines
 from deltalake import write_deltalake
@@ -17,6 +18,7 @@ from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import ConflictError, StoreError, UsageError
 from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.manage.log import LogConfig, log_of
+from clawcli.manage.optimize import OptimizeConfig, optimize
 from clawcli.manage.restore import RestoreConfig, restore
 from clawcli.manage.tag import TagConfig, tag
 from clawcli.store import location, sidecars, table
@@ -115,7 +117,7 @@ def test_tag_names_the_newest_version_or_the_one_that_is_asked_for(logs):
 def test_tag_of_a_version_that_lost_its_files_is_refused(logs):
     for file in (logs / "data" / "steps").rglob("*.parquet"):
         file.rename(file.with_suffix(".gone"))
-    with pytest.raises(StoreError, match=r"Version 0 .* cannot be read any more: 1 of its 1"):
+    with pytest.raises(StoreError, match=r"Version 0 .* cannot be read any more: 1 data"):
         tag(TagConfig(input=f"{logs}/data@0", name="old"))
 
 
@@ -239,6 +241,41 @@ def test_restore_that_a_crash_cut_off_is_finished_when_it_is_run_again(tmp_path)
     assert same_rows(after[1], before[1])
 
 
+def test_restore_of_a_tag_finds_the_sidecars_that_belong_to_it(tmp_path):
+    records = chat(3, "late")
+    logs = [write_lines(tmp_path / f"{k}.jsonl", records[k : k + 1]) for k in (2, 1, 0)]
+    for log in logs:
+        run(tmp_path / "data", log)
+    tag(TagConfig(input=f"{tmp_path}/data", name="all"))
+    parts = ("steps", "sidecars/links")
+    before = [rows(tmp_path / "data", part) for part in parts]
+    back(tmp_path / "data", 0)
+    assert rows(tmp_path / "data", parts[1]).num_rows < before[1].num_rows
+    for _ in range(2):
+        optimize(OptimizeConfig(input=f"{tmp_path}/data", retention_hours=0))
+    back(tmp_path / "data", "all")
+    assert [rows(tmp_path / "data", part) for part in parts] == before
+    assert run(tmp_path / "data", *logs).steps == 0
+
+
+def test_restore_cuts_sidecars_whose_old_files_are_gone(tmp_path):
+    logs = []
+    for day in range(1, 5):
+        asked = [user(f"u{day}"), assistant("not logged"), user("v")]
+        record = pair(asked, assistant("a"), at=f"2026-10-0{day}T00:00:00Z", uid=str(day))
+        logs.append(write_lines(tmp_path / f"{day}.jsonl", [record]))
+        run(tmp_path / "data", logs[-1])
+    links = rows(tmp_path / "data", "sidecars/links")
+    optimize(OptimizeConfig(input=f"{tmp_path}/data", retention_hours=0))
+    # files of steps are one a day, so that none was joined
+    back(tmp_path / "data", 1)
+    left = rows(tmp_path / "data", "sidecars/links")
+    assert left.equals(links.filter(pc.field("sidecar_version") <= 1))
+    assert left.num_rows == 2
+    assert run(tmp_path / "data", *logs).steps == 2
+    assert same_rows(rows(tmp_path / "data", "sidecars/links"), links)
+
+
 def same_rows(one, other):
     return one.drop_columns(["sidecar_version"]).equals(other.drop_columns(["sidecar_version"]))
 
@@ -318,7 +355,7 @@ def test_restore_of_a_version_whose_files_are_gone_is_refused(logs):
     old = [uri for uri in table.open_table(root, 2).file_uris() if uri not in newest]
     for path in old:
         Path(path).unlink()
-    with pytest.raises(StoreError, match=r"is gone.*claw optimize"):
+    with pytest.raises(StoreError, match=r"cannot come back: 1 data files are gone.*tags"):
         back(logs / "data", 2)
     with pytest.raises(StoreError, match=r"Version 2 .* cannot come back"):
         table.restore(root, 2, info={})

@@ -12,14 +12,12 @@ import pyarrow.compute as pc
 from clawcli import schema
 from clawcli.ingest import links
 from clawcli.ingest.parts import Written
-from clawcli.store import log, sidecars, table
+from clawcli.store import belonging, sidecars, table
 from clawcli.store.location import Location
 
 APP = "claw:ingest"
 """Id of ingest's Delta transactions: each commit has the next number, so that two runs that commit
 at once notice each other."""
-_BELONGING = ("seen_in", links.NAME)
-"""Sidecars that say something of steps as they are, and not what is known of them today."""
 
 
 @dataclass(slots=True)
@@ -74,8 +72,7 @@ class Commits:
             "sources": new.entries,
             "steps_added": sum(file.rows for file in added),
             "steps_changed": new.changed.num_rows if new.changed is not None else 0,
-            # what belongs to this version, for when it is restored
-            "sidecars": {name: log.newest(self.place.sidecar(name)) for name in _BELONGING},
+            belonging.KEY: belonging.now(self.place),
         }
         steps = self.place.steps
         if new.changed is not None and new.changed.num_rows:

@@ -8,6 +8,7 @@ commit that is still to come.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Annotated
 from deltalake.exceptions import DeltaError
 from msgspec import Meta
 
-from clawcli.store import files, location, log, sidecars, table, tags
+from clawcli.store import belonging, files, location, log, sidecars, table, tags
 from clawcli.store.location import Location
+from clawcli.store.remote import Place
 
 _WEEK_HOURS = 168
 
@@ -70,13 +72,13 @@ def optimize(config: OptimizeConfig) -> OptimizeReport:
     place = location.existing(config.input)
     with table.alone(location.here(place)):
         named = tags.read(place)
+        spared = _spared(place, set(named.values()))
         roots = list(_tables(place))
         before = [size for root in roots for size in _active(root).values()]
         removed: list[int] = []
         for root in roots:
             table.compact(root, info={"command": "optimize"})
-            kept = sorted(set(named.values())) if root == place.steps else []
-            removed += _vacuum(root, kept, config.retention_hours)
+            removed += _vacuum(root, sorted(spared[root]), config.retention_hours)
         after = [size for root in roots for size in _active(root).values()]
         kept_sizes = [size for root in roots for size in _kept(root)]
         version = table.open_table(place.steps).version()
@@ -101,6 +103,18 @@ def _tables(place: Location) -> Iterator[Path]:
         yield directory / location.REJECTS
     for name in sidecars.versions(place):
         yield directory / location.SIDECARS / name
+
+
+def _spared(place: Location, tagged: set[int]) -> dict[Place, set[int]]:
+    """Map tables to their versions that stay: tagged ones, and what belongs to them."""
+    spared: dict[Place, set[int]] = defaultdict(set)
+    spared[place.steps] |= tagged
+    for version in tagged:
+        for name, wanted in belonging.of(place, version).items():
+            root = place.sidecar(name)
+            if wanted is not None and log.is_whole(root, wanted):
+                spared[root].add(wanted)
+    return spared
 
 
 def _active(root: Path) -> dict[str, int]:

@@ -7,15 +7,13 @@ Sidecars that describe steps as they are go back with them; rewards and other kn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clawcli.errors import UsageError
-from clawcli.store import location, log, scan, table
+from clawcli.errors import StoreError, UsageError
+from clawcli.store import belonging, location, log, scan, table
 from clawcli.store.location import Location
 from clawcli.store.remote import Place
 
@@ -73,6 +71,11 @@ def restore(config: RestoreConfig) -> RestoreReport:
 def _restore(place: Location, version: int) -> RestoreReport:
     root = place.steps
     before = table.open_table(root).version()
+    if gone := log.missing(root, version):
+        raise StoreError(
+            f"Version {version} of {place.path} cannot come back: {len(gone):,} data files are gone.",
+            "claw optimize removes what only old versions need, and spares tags.",
+        )
     now, then = _uids(root, before, version), _uids(root, version, before)
     in_both = then.filter(pc.field(_KEY).isin(now[_KEY].combine_chunks())).num_rows
     added, removed = then.num_rows - in_both, now.num_rows - in_both
@@ -86,7 +89,8 @@ def _restore(place: Location, version: int) -> RestoreReport:
             "steps_removed": removed,
         }
         made = table.restore(root, version, info=info)
-        _restore_sidecars(place, version)
+        # ingest writes them before the steps, so a crash here leaves what one of ingest does
+        belonging.restore(place, version, info={"command": "restore"})
     files = log.active(table.open_table(root))
     return RestoreReport(
         version=version,
@@ -116,24 +120,3 @@ def _sources(root: Place, version: int) -> set[tuple[str, str]]:
         for commit in log.line(root, version)
         for entry in commit.info.get("sources", ())
     }
-
-
-def _restore_sidecars(place: Location, version: int) -> None:
-    """Take back sidecars that say something of steps as they were then.
-
-    Ingest writes them before the steps, so that a crash before this leaves what one of ingest does.
-    """
-    lines = (commit.info.get("sidecars") for commit in log.line(place.steps, version))
-    belonging: Mapping[str, Any] = next((found for found in lines if found), {})
-    info = {"command": "restore"}
-    for name, wanted in belonging.items():
-        root = place.sidecar(name)
-        present = log.newest(root)
-        if present is None or present == wanted:
-            continue
-        if wanted is not None:
-            table.restore(root, wanted, info=info)
-            continue
-        opened = table.open_table(root)  # there was none yet
-        fields = scan.schema_of(opened)
-        table.commit(root, [], fields, info=info, removed=log.active(opened))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from clawcli.errors import StoreError
 from clawcli.store import location, log, table, tags
-from clawcli.store.location import Location
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,24 +46,16 @@ def tag(config: TagConfig) -> TagReport:
     tags.check_name(config.name)
     place = location.existing(config.input)
     with table.lock(location.here(place)):
-        opened = log.open_table(place.steps, place.version)
-        version = opened.version()
-        _check_whole(place, version)
+        version = log.open_table(place.steps, place.version).version()
+        if gone := log.missing(place.steps, version):
+            raise StoreError(
+                f"Version {version} of {place.path} cannot be read any more: {len(gone):,} data "
+                "files are gone.",
+                "claw log lists the versions; tag one before claw optimize removes its files.",
+            )
         before = tags.read(place).get(config.name)
         tags.put(place, config.name, version, force=config.force)
         named = tags.read(place)
     return TagReport(
         tag=config.name, table_version=version, version_before=before, versions_by_tag=named
     )
-
-
-def _check_whole(place: Location, version: int) -> None:
-    """Refuse to promise that a version stays which is not whole."""
-    files = log.active(log.open_table(place.steps, version))
-    gone = sum(not (place.steps / file.name).exists() for file in files)
-    if gone:
-        raise StoreError(
-            f"Version {version} of {place.path} cannot be read any more: {gone:,} of its "
-            f"{len(files):,} data files are gone.",
-            "claw log lists the versions; tag one before claw optimize removes its files.",
-        )

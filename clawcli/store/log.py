@@ -171,6 +171,22 @@ def active(table: DeltaTable) -> list[ActiveFile]:
     return sorted(found, key=lambda file: (file.modified, file.path))
 
 
+def missing(root: Place, version: int) -> list[ActiveFile]:
+    """List the data files of a version that are not there any more.
+
+    Raises:
+        NotFoundError: there is no such version.
+        StoreError: the log is torn.
+    """
+    files = active(open_table(root, version))
+    return [file for file in files if not (root / file.name).exists()]
+
+
+def is_whole(root: Place, version: int) -> bool:
+    """Tell whether a version is there with all its data files."""
+    return (root / FOLDER / entry_name(version)).exists() and not missing(root, version)
+
+
 def history(root: Place, *, since: int = 0) -> list[dict[str, Any]]:
     """List what claw wrote into the commit infos of a table, oldest first; {} for others.
 
