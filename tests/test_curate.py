@@ -284,7 +284,7 @@ HOSTILE = [
     ("reward > 0 /*", "unterminated"),
     ("", "is empty"),
     ("reward", "is DOUBLE, not BOOLEAN"),
-    ("?", "not BOOLEAN"),
+    ("?", "prepared parameter"),
 ]
 
 

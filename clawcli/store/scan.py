@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -66,6 +67,38 @@ def read(
             pieces = fragment.split_by_row_group(where, schema=fields)
             groups = [group.id for piece in pieces for group in piece.row_groups]
             yield from _read_some(root, file, fragment.metadata, groups, wanted, asked, where)
+    except (OSError, pa.ArrowException) as error:
+        raise files.translate(error, root) from error
+
+
+def read_masked(
+    root: Place, file: ActiveFile, wanted: pa.Schema, mask: np.ndarray
+) -> Iterator[tuple[np.ndarray, pa.Table]]:
+    """Read rows of one file; row groups without a wanted row are not read.
+
+    Args:
+        root: directory of the table.
+        file: the data file.
+        wanted: columns to read, partition columns included.
+        mask: bool, whether each row of the file is wanted.
+
+    Yields:
+        Numbers of rows in the file (int64), and the rows.
+
+    Raises:
+        StoreError: the file is missing or torn.
+    """
+    try:
+        with _opened(root, file) as opened:
+            start = 0
+            for group in range(opened.num_row_groups):
+                end = start + opened.metadata.row_group(group).num_rows
+                hits = start + np.flatnonzero(mask[start:end])
+                if len(hits):
+                    rows = _group(opened, group, file, wanted)
+                    is_all = len(hits) == end - start
+                    yield hits, rows if is_all else rows.take(pa.array(hits - start))
+                start = end
     except (OSError, pa.ArrowException) as error:
         raise files.translate(error, root) from error
 

@@ -23,7 +23,8 @@ from clawcli.store.remote import Place
 
 KEYS = ("step_uid", "trajectory_uid")
 """Columns that say what a row is about."""
-_VERSION = "sidecar_version"
+VERSION = "sidecar_version"
+"""Column with the version of the sidecar that wrote a row."""
 # a call can have been logged in many places, and each row is one of them
 _ALL_COUNT = frozenset({"seen_in"})
 
@@ -64,7 +65,7 @@ def read(location: Location, name: str) -> pa.Table:
 
 def newest(rows: pa.Table) -> pa.Table:
     """Keep the newest row of each key, by sidecar_version; one that has none yet is newer."""
-    ordered = rows.sort_by([(_VERSION, "ascending")])
+    ordered = rows.sort_by([(VERSION, "ascending")])
     keys = [name for name in KEYS if name in rows.column_names]
     place = pa.array(range(ordered.num_rows), pa.int64())
     last = ordered.select(keys).append_column("place", place).group_by(keys)
@@ -96,16 +97,16 @@ def append(location: Location, name: str, rows: pa.Table, *, info: Mapping[str, 
         StoreError: the disk is full or the table torn.
     """
     path = _path(location, name)
-    if _VERSION in rows.column_names:
-        rows = rows.drop_columns([_VERSION])
+    if VERSION in rows.column_names:
+        rows = rows.drop_columns([VERSION])
     rows = _fitting(name, rows)
     _check_keys(name, rows)
     version = table.open_table(path).version() + 1 if table.exists(path) else 0
     stamp = pa.repeat(pa.scalar(version, pa.int64()), rows.num_rows)
-    rows = rows.append_column(_VERSION, stamp)
+    rows = rows.append_column(VERSION, stamp)
     added = table.write_files(path, rows)
     try:
-        return table.commit(path, added, rows.schema, info=info, txn=(_VERSION, version))
+        return table.commit(path, added, rows.schema, info=info, txn=(VERSION, version))
     except BaseException:
         table.discard(path, added)
         raise
@@ -124,7 +125,7 @@ def _fitting(name: str, rows: pa.Table) -> pa.Table:
     declared = schema.SIDECARS.get(name)
     if declared is None:
         return rows
-    wanted = schema.arrow_schema([column for column in declared if column.name != _VERSION])
+    wanted = schema.arrow_schema([column for column in declared if column.name != VERSION])
     if unknown := set(rows.column_names) - set(wanted.names):
         raise SchemaError(
             f"The sidecar {name} has no column {sorted(unknown)[0]}.",

@@ -49,6 +49,7 @@ __all__ = [
     "read",
     "replace",
     "scan",
+    "schema_of",
     "write_files",
 ]
 
@@ -125,6 +126,16 @@ def read(
     """
     wanted, pieces = _open(location, part, columns, where)
     return pa.concat_tables([wanted.empty_table(), *pieces])
+
+
+def schema_of(location: Location, part: str = "steps") -> pa.Schema:
+    """Return the columns of a table of a data directory, as read gives them.
+
+    Raises:
+        NotFoundError: the table or the version is not there.
+    """
+    version = location.version if part == "steps" else None
+    return scan_files.schema_of(open_table(location.path / part, version))
 
 
 def scan(
