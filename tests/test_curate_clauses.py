@@ -204,6 +204,7 @@ def test_limit_per_group_keeps_the_best_where_there_is_a_score(data, tmp_path):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
+        ({}, "Nothing is asked for"),
         ({"top_k": 3}, "needs --top-by"),
         ({"top_by": "reward"}, "nothing is limited"),
         ({"sample": "0"}, "no number of units"),

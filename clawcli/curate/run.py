@@ -171,6 +171,25 @@ def curate(config: CurateConfig) -> CurateReport:
 
 def _checked(config: CurateConfig) -> dict[str, float]:
     """Check what flags ask for together; returns the shares of splits."""
+    asked = (
+        config.where,
+        config.where_trajectory,
+        config.where_group,
+        config.max_staleness,
+        config.decontaminate,
+        config.dedupe,
+        config.limit_per_group,
+        config.top_k,
+        config.top_by,
+        config.sample,
+        config.reward_expr,
+        config.assign,
+        config.split,
+    )
+    if all(clause is None for clause in asked):
+        raise UsageError(
+            "Nothing is asked for.", "Give --where, or another clause: claw curate --help."
+        )
     if config.top_k is not None and config.top_by is None:
         raise UsageError("--top-k needs --top-by.", "Say by what: --top-by trajectory_return.")
     if config.top_by is not None and config.top_k is None and config.limit_per_group is None:

@@ -8,6 +8,7 @@ it may use aggregates; it is never a statement. What comes back are values, by p
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,8 @@ import duckdb
 import pyarrow as pa
 
 from clawcli.errors import WhereError
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -238,6 +241,7 @@ def _check_kind(kind: str, expression: Expression, *, boolean: bool) -> None:
 def _evaluate(
     rows: Rows, expression: Expression, run: Callable[[duckdb.DuckDBPyConnection], pa.Table]
 ) -> pa.Table:
+    logger.info("Evaluating %s.", expression.shown)
     asked = names_in(expression)
     every = rows.schema.names
     names = [n for n in every if asked.is_all or n.lower() in asked.columns]

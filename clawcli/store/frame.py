@@ -8,7 +8,6 @@ so that feedback.score is an expression like any other.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -24,8 +23,6 @@ from clawcli.store.expressions import PLACE
 from clawcli.store.location import SIDECARS, Location
 from clawcli.store.location import parse as location_of
 from clawcli.store.log import ActiveFile
-
-logger = logging.getLogger(__name__)
 
 _KEYS = (
     "step_uid",

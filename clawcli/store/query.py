@@ -7,7 +7,6 @@ own (expressions.py) and yields step_uids and nothing else.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 import duckdb
@@ -19,8 +18,6 @@ from clawcli.errors import DataError, StoreError
 from clawcli.store import arrow, derived, expressions, sidecars, table
 from clawcli.store.expressions import Expression, InMemory
 from clawcli.store.location import Location
-
-logger = logging.getLogger(__name__)
 
 REWARD_COLUMNS = ("reward", "trajectory_reward", "reward_source", "terminated", "truncated")
 """Columns that an attached reward says."""
@@ -184,7 +181,6 @@ def match(steps: pa.Table, expression: str, *, timeout_s: float) -> Matches:
     Raises:
         WhereError: it is no single boolean expression, names an unknown column, or does not end.
     """
-    logger.info("Evaluating %s on %s steps.", expression, f"{steps.num_rows:,}")
     asked = Expression(text=expression, flag="--where", timeout_s=timeout_s)
     values = expressions.each(InMemory(steps), asked)
     uids = steps["step_uid"]
