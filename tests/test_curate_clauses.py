@@ -89,6 +89,20 @@ def test_where_group_counts_attempts_not_steps(data, tmp_path, where, tasks):
     assert {task for task, _ in attempts_in(tmp_path / "out")} == tasks
 
 
+def test_where_group_does_not_count_branches_as_attempts(tmp_path):
+    start = [user("u")]
+    records = [
+        pair(start, assistant("a"), at=1.0, uid="0"),
+        pair([*start, assistant("a"), user("v")], assistant("dead"), at=2.0, uid="dead"),
+        pair([*start, assistant("a"), user("w")], assistant("b"), at=3.0, uid="1", reward=1.0),
+    ]
+    path = write_lines(tmp_path / "a.jsonl", records)
+    ingest(IngestConfig(inputs=(str(path),), output=str(tmp_path / "data")))
+    assert {row["trajectory_kind"] for row in load(tmp_path / "data")} == {"main", "branch"}
+    report = run(tmp_path / "data", tmp_path / "out", where_group="count(*) = 1")
+    assert report.steps_dropped_by_clause["where_group"] == 0
+
+
 def test_where_trajectory_null_is_counted_apart(data, tmp_path):
     report = run(data, tmp_path / "out", where_trajectory="avg(latency_s) > 1")
     assert report.steps_dropped_by_clause == {
@@ -344,6 +358,11 @@ def test_derived_columns_that_people_ask_for_first(tmp_path):
     assert [row["invalid_arguments"] for row in rows] == [False, False, True, False]
     assert [row["is_final_answer"] for row in rows] == [False, False, False, True]
     assert {row["group_solved_frac"] for row in rows} == {1.0}
+
+
+def test_derived_repeated_action_looks_at_the_own_trajectory_alone(tmp_path):
+    calls_of(tmp_path, ["same", "same", "same"])
+    assert {row["repeated_action"] for row in load(tmp_path / "calls")} == {False}
 
 
 def test_derived_length_quantile_and_staleness(data):
