@@ -119,10 +119,10 @@ def test_append_while_another_writer_takes_the_version_adds_nothing(tmp_path, mo
     attach(place, {"step_uid": "s", "reward": 1.0})
     write_files = table.write_files
 
-    def overtaken(*arguments):
+    def overtaken(*arguments, **more):
         monkeypatch.undo()
         attach(place, {"step_uid": "s", "reward": 2.0})
-        return write_files(*arguments)
+        return write_files(*arguments, **more)
 
     monkeypatch.setattr(table, "write_files", overtaken)
     with pytest.raises(ConflictError):

@@ -44,12 +44,14 @@ def _configs() -> dict[str, list[type]]:
     from clawcli.curate.run import CurateConfig
     from clawcli.export.run import ExportRowsConfig
     from clawcli.export.shards import ExportShardsConfig
+    from clawcli.ingest.attach.run import AttachConfig
     from clawcli.ingest.run import IngestConfig
     from clawcli.prefix.run import MergeConfig
     from clawcli.train.config import TrainConfig
 
     return {
         "ingest": [IngestConfig],
+        "attach": [AttachConfig],
         "curate": [CurateConfig],
         "merge-prefixes": [MergeConfig],
         "export": [ExportRowsConfig, ExportShardsConfig],
