@@ -43,7 +43,7 @@ _ITEMS = {
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)\Z")
 # 007 is no number, but the name of something
 _NUMBER = re.compile(
-    r"[+-]?((0|[1-9][0-9]*)\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\Z|[+-]?(?i:nan|inf|infinity)\Z"
+    r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z|[+-]?(?i:nan|inf|infinity)\Z"
 )
 _MAX_DIGITS = 400
 """No number has more, and Python refuses to read thousands."""
