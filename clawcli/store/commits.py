@@ -83,8 +83,8 @@ def commit(
         table = open_table(root) if exists(root) else None
         version = 0 if table is None else table.version() + 1
         if table is not None:
-            _check_same_columns(root, table, schema, partition_by)
             _check_conflicts(root, table, txn, removed)
+            _check_same_columns(root, table, schema, partition_by)
         stamp = time.time_ns() // 1_000_000
         actions = [
             *(_removal(file, stamp, is_change=is_change) for file in removed),
@@ -118,13 +118,20 @@ def commit(
     )
 
 
-def add_columns(root: Place, columns: pa.Schema, *, info: Mapping[str, Any]) -> int:
+def add_columns(
+    root: Place,
+    columns: pa.Schema,
+    *,
+    info: Mapping[str, Any],
+    txn: tuple[str, int] | None = None,
+) -> int:
     """Give a table more columns, which are null in all rows that are there; sync it to the disk.
 
     Args:
         root: directory of the table.
         columns: those that it lacks.
         info: what made the commit; goes into the Delta commit info.
+        txn: as commit takes it.
 
     Returns:
         The version that the commit made.
@@ -134,12 +141,13 @@ def add_columns(root: Place, columns: pa.Schema, *, info: Mapping[str, Any]) -> 
         StoreError: the log is torn, or the disk is full.
     """
     table = open_table(root)
+    _check_conflicts(root, table, txn, ())
     version = table.version() + 1
     uid = uuid.uuid4().hex
     try:
         table.alter.add_columns(
             Schema.from_arrow(columns).fields,
-            commit_properties=_properties(uid, info),
+            commit_properties=_properties(uid, info, txn),
             post_commithook_properties=_NO_HOOKS,
         )
     except (DeltaError, OSError) as error:

@@ -225,7 +225,10 @@ def _add_columns(path: Place, version: int, wanted: pa.Schema, info: Mapping[str
     """Give a sidecar the columns that it lacks; returns its newest version."""
     stored = pa.schema(table.open_table(path).schema().to_arrow())
     new = [field for field in wanted if field.name not in stored.names]
-    return table.add_columns(path, pa.schema(new), info=info) if new else version
+    if not new:
+        return version
+    txn = (VERSION, version + 1)
+    return table.add_columns(path, pa.schema(new), info=info, txn=txn)
 
 
 def _in_order(rows: pa.Table, stored: pa.Schema) -> pa.Table:
