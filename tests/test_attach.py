@@ -91,6 +91,11 @@ def test_report_accounts_for_all_rows_and_both_sides(calls):
     assert report.on == ("native_id=id",)
 
 
+def test_rows_are_kept_in_the_order_of_the_file(calls):
+    put(calls, [{"step_uid": uid, "x": 1} for uid in ("s2", "s0", "s1")])
+    assert list(held(calls, "x")) == ["s2", "s0", "s1"]
+
+
 def test_same_file_again_adds_nothing_and_a_changed_one_what_changed(calls):
     put(calls, FEEDBACK)
     again = put(calls, FEEDBACK)
