@@ -229,6 +229,13 @@ def test_sidecar_of_another_table_is_refused(calls, tmp_path):
         put(calls, other.path / "sidecars" / "feedback")
 
 
+def test_file_without_any_value_attaches_nothing(calls):
+    report = put(calls, [{"step_uid": "s0", "x": None}, {"step_uid": "s1", "x": float("nan")}])
+    assert (report.without_value, report.matched, report.unmatched_steps) == (2, 0, 3)
+    assert report.warnings_by_code == {"not_finite": 1}
+    assert sidecars.versions(calls) == {}
+
+
 @pytest.mark.parametrize("text", ["", "step_uid,x\n", "[]"])
 def test_file_without_rows_attaches_nothing(calls, tmp_path, text):
     (tmp_path / "f").write_text(text)
@@ -378,6 +385,13 @@ def test_secrets_are_taken_out_of_all_texts(calls):
     assert put(calls, rows).new == 0
     files = [path for path in calls.path.rglob("*") if path.is_file()]
     assert not any(SECRET.encode() in path.read_bytes() for path in files)
+
+
+def test_secret_in_the_name_of_the_file_is_not_in_the_log(calls):
+    put(calls, write_lines(calls.path.parent / f"{SECRET}.jsonl", FEEDBACK))
+    (info,) = table.history(calls.sidecar("feedback"))
+    assert SECRET not in json.dumps(info)
+    assert "[REDACTED:" in info["file"]
 
 
 def test_secrets_stay_where_ingest_was_told_to_leave_them(tmp_path, claw):

@@ -163,7 +163,7 @@ class _Attaching:
             self.place,
             name,
             self._make,
-            info={"command": "attach", "file": rows.label, "on": list(self.plan.words())},
+            info={"command": "attach", "file": self._label(), "on": list(self.plan.words())},
             dry_run=self.config.dry_run,
         )
         reached = match.reach(self.found, self.plan, self.steps)
@@ -212,13 +212,22 @@ class _Attaching:
         return pa.table({**keys, **dict(zip(said.column_names, said.columns, strict=True))})
 
     def _without_secrets(self, said: pa.Table) -> pa.Table:
-        infos = table.history(self.place.steps)
-        if not next((info["redacted"] for info in infos if "redacted" in info), True):
+        redactor = self._redactor()
+        if redactor is None:
             return said
-        is_kept = (self.place.path / location.REDACTION_KEY).exists() or not self.config.dry_run
-        # a dry run leaves no key behind, and what it makes is not compared with anything of it
-        key = redact.key_of(str(self.place.path)) if is_kept else bytes(32)
-        redactor = redact.Redactor(key)
         said = redactor.columns(said)
         self.secrets = redactor.hits
         return said
+
+    def _label(self) -> str:
+        """Name the file for the commit info; a signed URL holds a secret."""
+        redactor = self._redactor()
+        return self.rows.label if redactor is None else redactor.text(self.rows.label)
+
+    def _redactor(self) -> redact.Redactor | None:
+        infos = table.history(self.place.steps)
+        if not next((info["redacted"] for info in infos if "redacted" in info), True):
+            return None
+        is_kept = (self.place.path / location.REDACTION_KEY).exists() or not self.config.dry_run
+        # a dry run leaves no key behind, and what it makes is not compared with anything of it
+        return redact.Redactor(redact.key_of(str(self.place.path)) if is_kept else bytes(32))
