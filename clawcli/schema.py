@@ -230,7 +230,9 @@ REJECTS = _columns(
     ("first_bytes", _STRING, "First 200 bytes of the record."),
 )
 
-_VERSION = ("sidecar_version", _LONG, "Version of the sidecar table that wrote the row.")
+SIDECAR_VERSION = "sidecar_version"
+"""Column that every sidecar has, and no other table."""
+_VERSION = (SIDECAR_VERSION, _LONG, "Version of the sidecar table that wrote the row.")
 SIDECARS = {
     "rewards": _columns(
         ("step_uid", _STRING, "Step that the row is about; null = it is about a trajectory."),

@@ -12,9 +12,9 @@ from test_sidecars import data, scanned, step
 
 from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import DataError, NotFoundError, UsageError
-from clawcli.ingest.rewards import files as reward_files
-from clawcli.ingest.rewards.attach import attach_rewards
-from clawcli.ingest.rewards.plan import parse_on
+from clawcli.ingest.attach import reports as reward_files
+from clawcli.ingest.attach.plan import parse_on
+from clawcli.ingest.attach.rewards import attach_rewards
 from clawcli.store import location, sidecars, table
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import clawcli
-from clawcli.cli import console, curate, export, ingest, merge_prefixes, train, verify
+from clawcli.cli import attach, console, curate, export, ingest, merge_prefixes, train, verify
 from clawcli.errors import ClawError, StoreError, UsageError
 
 app = typer.Typer(
@@ -25,12 +25,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
-        "Logs become a step table (ingest), are curated in SQL (curate), handed to other trainers "
+        "Logs become a step table (ingest), get what is known later (attach), are curated in SQL (curate), handed to other trainers "
         "(export --as), merged into a token tree (merge-prefixes), packed into shards (export) and "
         "trained on (train). Environment: NO_COLOR turns colours off."
     ),
 )
-VERBS = (ingest, curate, merge_prefixes, export, train, verify)
+VERBS = (ingest, attach, curate, merge_prefixes, export, train, verify)
 for _module in VERBS:
     app.command(_module.NAME, epilog=_module.EXAMPLE, no_args_is_help=True)(_module.command)
 

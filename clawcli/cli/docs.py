@@ -44,12 +44,14 @@ def _configs() -> dict[str, list[type]]:
     from clawcli.curate.run import CurateConfig
     from clawcli.export.run import ExportRowsConfig
     from clawcli.export.shards import ExportShardsConfig
+    from clawcli.ingest.attach.run import AttachConfig
     from clawcli.ingest.run import IngestConfig
     from clawcli.prefix.run import MergeConfig
     from clawcli.train.config import TrainConfig
 
     return {
         "ingest": [IngestConfig],
+        "attach": [AttachConfig],
         "curate": [CurateConfig],
         "merge-prefixes": [MergeConfig],
         "export": [ExportRowsConfig, ExportShardsConfig],
@@ -141,7 +143,9 @@ def step_table_page() -> str:
         "## Records without a step (`DATA/rejects`, a Delta table)\n",
         _table(schema.REJECTS),
         "## Sidecars (`DATA/sidecars/NAME`, Delta tables)\n",
-        "What became known of a step or a trajectory after it was written, joined at scan.\n",
+        "What became known of a step or a trajectory after it was written, joined at scan. Those "
+        "that `claw attach` makes under names of its users have the columns `step_uid`, "
+        "`trajectory_uid` and `sidecar_version` of these, and one for each field of their files.\n",
         *(f"### {name}\n\n{_table(columns)}" for name, columns in sorted(schema.SIDECARS.items())),
         "## Token tree: nodes (`TREE/nodes/*.parquet`)\n",
         _table(schema.NODES),

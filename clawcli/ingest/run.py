@@ -20,14 +20,14 @@ import msgspec
 from clawcli.engine import Workers, without_gc
 from clawcli.errors import ClawError, ConfigError, DataError, NotFoundError, UsageError
 from clawcli.ingest import plan
+from clawcli.ingest.attach import files as reward_files
+from clawcli.ingest.attach.plan import parse_on
+from clawcli.ingest.attach.rewards import PENDING, attach_rewards
 from clawcli.ingest.batch import Batch
 from clawcli.ingest.driver import Driver, Meter, Progress
 from clawcli.ingest.formats import plugin
 from clawcli.ingest.parts import Piece, Setting
 from clawcli.ingest.read.find import Found, find
-from clawcli.ingest.rewards import files as reward_files
-from clawcli.ingest.rewards.attach import PENDING, attach_rewards
-from clawcli.ingest.rewards.plan import parse_on
 from clawcli.ingest.rounds import Rounds
 from clawcli.ingest.secrets import redact
 from clawcli.ingest.secrets import rules as secret_rules

@@ -30,9 +30,11 @@ _PLACE = "__place__"
 
 def schema_of(table: DeltaTable) -> pa.Schema:
     """Return a table's columns: as schema.py declares them, else as they are stored."""
+    stored = pa.schema(table.schema().to_arrow())
+    if schema.SIDECAR_VERSION in stored.names:
+        return stored  # what users attach may be called as a column of steps is, and be no such
     lists = (schema.STEPS, schema.DERIVED, schema.REJECTS)
     declared = {column.name: column.type for columns in lists for column in columns}
-    stored = pa.schema(table.schema().to_arrow())
     return pa.schema([pa.field(f.name, declared.get(f.name, f.type)) for f in stored])
 
 

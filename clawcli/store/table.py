@@ -27,7 +27,7 @@ from deltalake.exceptions import DeltaError
 from clawcli import schema
 from clawcli.store import files, log
 from clawcli.store import scan as scan_files
-from clawcli.store.commits import commit, last_transaction
+from clawcli.store.commits import add_columns, commit, last_transaction
 from clawcli.store.files import AddedFile, write_files
 from clawcli.store.location import LOCK, Location
 from clawcli.store.log import check_log, exists, history, open_table
@@ -36,6 +36,7 @@ from clawcli.store.rewrite import compact, discard, replace
 
 __all__ = [
     "AddedFile",
+    "add_columns",
     "append",
     "check_log",
     "commit",
