@@ -612,3 +612,29 @@ def test_curate_twice_is_curate_with_both_for_row_wise_conditions(data, tmp_path
         for name in ("xy", "both")
     ]
     assert statistics[0] == statistics[1]
+
+
+def test_what_is_attached_is_seen_by_curate(data, tmp_path, claw):
+    uids = {(row["task_id"], row["trial"]): row["trajectory_uid"] for row in load(data)}
+    lines = [
+        {"attempt": uids["1", trial], "thumbs": "up" if trial == 2 else "down", "score": trial}
+        for trial in range(4)
+    ]
+    path = write_lines(tmp_path / "thumbs.jsonl", lines)
+    on = ("--on", "trajectory_uid=attempt")
+    assert claw("attach", data, path, "--name", "feedback", *on).code == 0
+    where = "feedback.thumbs = 'up' AND feedback.score >= 2"
+    run(data, tmp_path / "out", where=where)
+    assert attempts_in(tmp_path / "out") == [(1, 2)]
+    # the latest row counts
+    path = write_lines(tmp_path / "later.jsonl", [lines[2] | {"thumbs": "down"}])
+    assert claw("attach", data, path, "--name", "feedback", *on).code == 0
+    assert run(data, tmp_path / "none", where=where).steps_kept == 0
+
+
+@pytest.mark.parametrize("name", ["reward", "tools", "group_size", "links", "tombstones"])
+def test_attach_refuses_names_that_mean_something_else(data, tmp_path, claw, name):
+    path = write_lines(tmp_path / "a.jsonl", [{"task_id": "1", "x": 1}])
+    done = claw("attach", data, path, "--name", name)
+    assert (done.code, done.out) == (2, "")
+    assert "Choose another --name." in done.err

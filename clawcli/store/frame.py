@@ -33,8 +33,6 @@ _KEYS = (
 )
 _AS_UID = frozenset({"step_uid", "parent_step_uid", "trajectory_uid", "group_uid"})
 _REPEATED = "repeated_action"
-_INTERNAL = frozenset({"links", "seen_in", "tombstones"})
-"""Sidecars that say nothing about what a step is worth."""
 
 
 class Frame:
@@ -321,7 +319,7 @@ def _sidecars(location: Location) -> dict[str, Location]:
             continue  # an input that is gone has none
         seen.add(place.path)
         for name in sidecars.versions(place):
-            if name not in _INTERNAL:
+            if name not in sidecars.INTERNAL:
                 found.setdefault(name, place)
         for info in table.history(place.steps):
             for origin in info.get("inputs", ()):

@@ -25,8 +25,6 @@ from clawcli.ingest.secrets import redact
 from clawcli.store import location, sidecars, table
 from clawcli.store.location import Location
 
-_INTERNAL = frozenset({*schema.SIDECARS, "tombstones"} - {rewards.NAME})
-"""Sidecars that claw itself writes."""
 _STEP_COLUMNS = ("step_uid", "trajectory_uid", "trajectory_kind")
 
 
@@ -98,9 +96,14 @@ def attach(config: AttachConfig) -> AttachReport:
         StoreError: the sidecar cannot be written.
     """
     sidecars.check_name(config.name)
-    if config.name in _INTERNAL:
+    if config.name in sidecars.INTERNAL:
         raise UsageError(
             f"The sidecar {config.name} is one that claw itself writes.", "Choose another --name."
+        )
+    if any(column.name == config.name for column in (*schema.STEPS, *schema.DERIVED)):
+        raise UsageError(
+            f"{config.name} is a column of the step table, so that an expression would mean that.",
+            "Choose another --name.",
         )
     on = plan.parse_on(config.on)
     place = location.existing(config.data)
