@@ -12,12 +12,14 @@ import pyarrow.compute as pc
 from clawcli import schema
 from clawcli.ingest import links
 from clawcli.ingest.parts import Written
-from clawcli.store import sidecars, table
+from clawcli.store import log, sidecars, table
 from clawcli.store.location import Location
 
 APP = "claw:ingest"
 """Id of ingest's Delta transactions: each commit has the next number, so that two runs that commit
 at once notice each other."""
+_BELONGING = ("seen_in", links.NAME)
+"""Sidecars that say something of steps as they are, and not what is known of them today."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,14 @@ class Commits:
             self._append(links.NAME, new.told)
         number = (self._transaction or 0) + 1
         added = [file for part in new.written for file in part.files]
-        info = {**self.info, "sources": new.entries}
+        info = {
+            **self.info,
+            "sources": new.entries,
+            "steps_added": sum(file.rows for file in added),
+            "steps_changed": new.changed.num_rows if new.changed is not None else 0,
+            # what belongs to this version, for when it is restored
+            "sidecars": {name: log.newest(self.place.sidecar(name)) for name in _BELONGING},
+        }
         steps = self.place.steps
         if new.changed is not None and new.changed.num_rows:
             table.replace(steps, new.changed, added=added, info=info, txn=(APP, number))

@@ -11,6 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
             f"{place.path} is there, but is no data directory.", "Choose another --output."
         )
     plugin.choose(config.format, config.map)  # what is asked for wrongly is said before all work
-    on = _on(config)
+    _on(config)
     is_new = not place.path.exists()
     since = _since(config)
     found, problems = find(config.inputs, since=since)
@@ -145,6 +146,17 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
             f"--source-name names one source, and here are {len(found):,}.",
             "Ingest them one by one.",
         )
+    with _at_work(config, place, is_new=is_new):
+        return _ingest(config, place, found, problems, progress)
+
+
+def _ingest(
+    config: IngestConfig,
+    place: Location,
+    found: list[Found],
+    problems: list[str],
+    progress: Progress | None,
+) -> IngestReport:
     infos = _refuse_curated(config, place)
     count = _count(config, found)
     setting = _setting(config, place, is_remote=count > 1)
@@ -157,17 +169,27 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
         _run(plan.pieces(found, setting, known), workers, rounds, Meter(found, progress))
     totals = rounds.totals
     if totals.errors and not (totals.files_read or totals.files_unchanged):
-        if is_new:
-            location.clear(place)  # of a run that read nothing, nothing is left behind
         raise _nothing_read(found, totals)
     if not config.dry_run:
         _finish(place, rounds)
     rewards = None
     if config.rewards is not None:
         rewards = attach_rewards(
-            place, config.rewards, on=on, dry_run=config.dry_run, pending=rounds.pending()
+            place, config.rewards, on=_on(config), dry_run=config.dry_run, pending=rounds.pending()
         )
     return _report(place, rounds, rewards)
+
+
+@contextmanager
+def _at_work(config: IngestConfig, place: Location, *, is_new: bool) -> Iterator[None]:
+    """Let nobody restore or clean up what this run has not committed yet."""
+    try:
+        with nullcontext() if config.dry_run else table.at_work(place.path):
+            yield
+    except ClawError:
+        if is_new:
+            location.clear(place)  # of a run that read nothing, nothing is left behind
+        raise
 
 
 def _run(pieces: Iterator[Piece | None], workers: Workers, rounds: Rounds, meter: Meter) -> None:

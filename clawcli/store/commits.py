@@ -76,16 +76,7 @@ def commit(
     if isinstance(root, Path):
         make_directory(root)
     uid = uuid.uuid4().hex
-    properties = CommitProperties(
-        custom_metadata={
-            log.INFO_KEY: {"claw_version": clawcli.__version__, **info},
-            log.COMMIT_KEY: uid,
-        },
-        # deltalake would go on silently where a file was removed meanwhile, and not say which
-        # version it made
-        max_commit_retries=0,
-        app_transactions=[Transaction(*txn)] if txn else None,
-    )
+    properties = _properties(uid, info, txn)
     for attempt in range(_ATTEMPTS):
         table = open_table(root) if exists(root) else None
         version = 0 if table is None else table.version() + 1
@@ -125,6 +116,45 @@ def commit(
     )
 
 
+def restore(root: Place, version: int, *, info: Mapping[str, Any]) -> int:
+    """Make the rows of an older version the newest ones, by a new commit, and sync it to the disk.
+
+    The versions in between stay. Whoever calls it holds table.alone: nobody may be about to commit
+    to what the table was.
+
+    Args:
+        root: directory of the table.
+        version: the version whose rows come back.
+        info: what made the commit.
+
+    Returns:
+        The version that the commit made.
+
+    Raises:
+        NotFoundError: there is no such version.
+        StoreError: data files of the version are gone, the log is torn, or the disk is full.
+    """
+    table = open_table(root)
+    open_table(root, version)
+    try:
+        table.restore(
+            version,
+            commit_properties=_properties(uuid.uuid4().hex, info, None),
+            post_commithook_properties=_NO_HOOKS,
+        )
+    except (DeltaError, OSError) as error:
+        if "missing file" in str(error):
+            raise StoreError(
+                f"Version {version} of {root} cannot come back: data files of it are gone.",
+                "claw optimize removes files that only old versions need, and spares tags.",
+            ) from error
+        raise translate(error, root) from error
+    made = table.version()
+    _sync_commit(root, made)
+    _checkpoint(root, made)
+    return made
+
+
 def last_transaction(root: Place, app_id: str) -> int | None:
     """Return the highest place that was taken in a sequence of commits; None where there is none.
 
@@ -132,6 +162,19 @@ def last_transaction(root: Place, app_id: str) -> int | None:
         StoreError: the log is torn.
     """
     return open_table(root).transaction_version(app_id) if exists(root) else None
+
+
+def _properties(uid: str, info: Mapping[str, Any], txn: tuple[str, int] | None) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={
+            log.INFO_KEY: {"claw_version": clawcli.__version__, **info},
+            log.COMMIT_KEY: uid,
+        },
+        # deltalake would go on silently where a file was removed meanwhile, and not say which
+        # version it made
+        max_commit_retries=0,
+        app_transactions=[Transaction(*txn)] if txn else None,
+    )
 
 
 def _create(

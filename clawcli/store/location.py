@@ -22,13 +22,15 @@ REJECTS = "rejects"
 SIDECARS = "sidecars"
 LOCK = ".lock"
 """File that whoever adds to a data directory holds."""
+RUNS = ".runs"
+"""File that runs hold together while they are at work on a data directory."""
 REDACTION_KEY = ".redaction-key"
 """File with the key that the placeholders of hidden secrets are made with."""
 TAGS = "tags.json"
 """File with the names of versions."""
 DATE = r"\d{4}-\d\d-\d\d"
 """What after an @ stands for the newest version of a day."""
-_OWN = {STEPS, REJECTS, SIDECARS, LOCK, REDACTION_KEY, TAGS}
+_OWN = {STEPS, REJECTS, SIDECARS, LOCK, RUNS, REDACTION_KEY, TAGS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ def may_hold_data(path: Place) -> bool:
 def clear(location: Location) -> None:
     """Remove a data directory that never got a table; one that has tables stays."""
     if isinstance(location.path, Path) and location.path.is_dir() and not is_data(location.path):
-        for name in (LOCK, REDACTION_KEY):
+        for name in (LOCK, RUNS, REDACTION_KEY):
             (location.path / name).unlink(missing_ok=True)
         with suppress(OSError):
             location.path.rmdir()

@@ -7,6 +7,7 @@ which sources.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -71,6 +72,8 @@ class Commit:
     """Rows of the added files; null where whoever wrote them kept no statistics."""
     is_change: bool
     """False where the rows stayed what they were, as when files are joined."""
+    restored: int | None
+    """Version whose rows became the newest ones again; null = it was no restore."""
 
 
 class _Add(msgspec.Struct):
@@ -94,6 +97,15 @@ class _Info(msgspec.Struct):
     # the protocol leaves to writers what they say here
     timestamp: Any = None
     operation: Any = None
+    parameters: Any = msgspec.field(default=None, name="operationParameters")
+
+    @property
+    def restored(self) -> int | None:
+        """Version that a restore went back to, by whichever program; null = it is no restore."""
+        if self.operation != "RESTORE" or not isinstance(self.parameters, dict):
+            return None
+        version = str(self.parameters.get("version", ""))
+        return int(version) if version.isascii() and version.isdigit() else None
 
     @property
     def values(self) -> dict[str, Any]:
@@ -124,12 +136,10 @@ def open_table(root: Place, version: int | None = None) -> DeltaTable:
     try:
         if version is None:
             check_log(root)
-        elif entries := _entries(root):
-            newest = _version_of(entries[-1])
-            if not 0 <= version <= newest:
-                raise NotFoundError(
-                    f"{root.parent} has no version {version}.", f"Versions run from 0 to {newest}."
-                )
+        elif (last := newest(root)) is not None and not 0 <= version <= last:
+            raise NotFoundError(
+                f"{root.parent} has no version {version}.", f"Versions run from 0 to {last}."
+            )
         return DeltaTable(str(root), version, storage_options(root))
     except TableNotFoundError as error:
         raise NotFoundError(f"{root} holds no table.", "claw ingest makes one.") from error
@@ -164,6 +174,9 @@ def active(table: DeltaTable) -> list[ActiveFile]:
 def history(root: Place, *, since: int = 0) -> list[dict[str, Any]]:
     """List what claw wrote into the commit infos of a table, oldest first; {} for others.
 
+    Only commits count that the newest version is made of: a restore takes back those after the
+    version that it restored.
+
     Args:
         root: directory of the table; none there gives no entries.
         since: first version to list.
@@ -171,12 +184,21 @@ def history(root: Place, *, since: int = 0) -> list[dict[str, Any]]:
     Raises:
         StoreError: the log is torn.
     """
-    check_log(root)
-    found = []
-    entries = [entry for entry in _entries(root) if _version_of(entry) >= since]
-    for entry, raw in zip(entries, remote.read_all(entries), strict=True):
-        found.append(_info(entry, raw).values)
-    return found
+    made_of = itertools.takewhile(lambda one: one.version >= since, line(root))
+    return [dict(one.info) for one in made_of][::-1]
+
+
+def line(root: Place, version: int | None = None) -> Iterator[Commit]:
+    """List the commits that a version is made of, newest first; by default the newest version.
+
+    Raises:
+        StoreError: the log is torn.
+    """
+    wanted = version
+    for one in commits(root):
+        if wanted is None or one.version <= wanted:
+            yield one
+            wanted = one.version - 1 if one.restored is None else one.restored
 
 
 def commits(root: Place) -> Iterator[Commit]:
@@ -202,7 +224,14 @@ def commits(root: Place) -> Iterator[Commit]:
             files_removed=len(removes),
             rows_added=None if None in rows else sum(row for row in rows if row is not None),
             is_change=any(one.is_change for one in [*adds, *removes]),
+            restored=info.restored,
         )
+
+
+def newest(root: Place) -> int | None:
+    """Return the newest version of a table; None where there is none."""
+    entries = _entries(root)
+    return _version_of(entries[-1]) if entries else None
 
 
 def commit_uid(root: Place, version: int) -> str | None:

@@ -25,18 +25,21 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from clawcli import schema
+from clawcli.errors import ConflictError
 from clawcli.store import files, log
 from clawcli.store import scan as scan_files
-from clawcli.store.commits import commit, last_transaction
+from clawcli.store.commits import commit, last_transaction, restore
 from clawcli.store.files import AddedFile, write_files
-from clawcli.store.location import LOCK, Location
+from clawcli.store.location import LOCK, RUNS, Location
 from clawcli.store.log import check_log, exists, history, open_table
 from clawcli.store.remote import Place
 from clawcli.store.rewrite import compact, discard, replace
 
 __all__ = [
     "AddedFile",
+    "alone",
     "append",
+    "at_work",
     "check_log",
     "commit",
     "compact",
@@ -48,6 +51,7 @@ __all__ = [
     "open_table",
     "read",
     "replace",
+    "restore",
     "scan",
     "write_files",
 ]
@@ -66,6 +70,41 @@ def lock(directory: Place) -> Iterator[None]:
     files.make_directory(directory)
     with (directory / LOCK).open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def at_work(directory: Place) -> Iterator[None]:
+    """Say that a run is at work on a data directory, also between its commits.
+
+    Several may be; whoever wants it alone waits for none of them, but is refused. A killed run is
+    not at work. In object stores nobody is told.
+    """
+    if not isinstance(directory, Path):
+        yield
+        return
+    files.make_directory(directory)
+    with (directory / RUNS).open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Hold a data directory on which no run is at work, so that nothing waits to be committed.
+
+    Raises:
+        ConflictError: some run is.
+    """
+    with (directory / RUNS).open("a") as runs, (directory / LOCK).open("a") as handle:
+        try:
+            for held in (runs, handle):
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConflictError(
+                f"Another run is at work on {directory}, and has not committed all of it yet.",
+                "Run this again when it is done.",
+            ) from error
         yield
 
 
