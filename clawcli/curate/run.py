@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from clawcli import schema
 from clawcli.config import to_dict
-from clawcli.store import artefact, location, query, sidecars, table
+from clawcli.store import artefact, location, query, registry, sidecars, table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,11 +84,12 @@ def curate(config: CurateConfig) -> CurateReport:
     rows = _select(steps, kept, context)
     table_version = None
     if not config.dry_run:
-        origin = {"path": str(source.path), "kind": "data", "version": version}
+        origin = table.describe(source, version)
         if known:
             origin["sidecars"] = known
         info = {"command": "curate", "config": to_dict(config), "inputs": [origin]}
         table_version = _write(output, rows, info, force=config.force)
+        registry.add(source, output, kind="data", version=version)
     return CurateReport(
         steps_in=len(uids),
         steps_kept=len(kept),

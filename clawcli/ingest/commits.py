@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from clawcli import schema
 from clawcli.ingest import links
 from clawcli.ingest.parts import Written
-from clawcli.store import log, sidecars, table
+from clawcli.store import log, sidecars, table, tombstones
 from clawcli.store.location import Location
 
 APP = "claw:ingest"
@@ -34,6 +34,8 @@ class ToCommit:
     """Rows of the sidecar."""
     told: pa.Table | None = None
     """Rows of the sidecar links; null = none."""
+    forgotten: Mapping[str, str] = field(default_factory=dict)
+    """step_uid -> next_hash of steps that go on from forgotten ones, to be forgotten too."""
     written: Sequence[Written] = ()
     """Files with new steps."""
     changed: pa.Table | None = None
@@ -67,6 +69,8 @@ class Commits:
             self._append("seen_in", pa.Table.from_pylist(new.seen_in))
         if new.told is not None and new.told.num_rows:
             self._append(links.NAME, new.told)
+        if new.forgotten:
+            tombstones.add(self.place, new.forgotten, command="ingest")
         number = (self._transaction or 0) + 1
         added = [file for part in new.written for file in part.files]
         info = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,20 @@ _PARALLEL_FILES = 2_000
 _FILES_PER_PARTITION = 16
 _FILES_TOO_MANY = 256
 _SMALL_FILE_BYTES = 32 << 20
+_TOLD = (
+    "source_name",
+    "format",
+    "map",
+    "system",
+    "tools",
+    "since",
+    "redact_rules",
+    "redact_with",
+    "rewards",
+    "on",
+)
+"""Settings that decide what a run writes, for the commit infos: from them claw lineage makes the
+command again."""
 FATES = ("used", "duplicate", "failed_call", "ignored", "pending", "rejected")
 
 
@@ -242,7 +256,7 @@ def _on(config: IngestConfig) -> dict[str, str]:
 
 def _refuse_curated(config: IngestConfig, place: Location) -> list[dict[str, Any]]:
     infos = table.history(place.steps) if table.exists(place.steps) else []
-    if infos and infos[0].get("command") != "ingest":
+    if infos and infos[0].get("command") == "curate":
         raise DataError(
             f"{config.output} was curated, so no log can be added to it.",
             "Ingest into the directory that it was curated from, and curate again.",
@@ -303,12 +317,31 @@ def _tools(path: str) -> str:
 
 def _info(config: IngestConfig, setting: Setting) -> dict[str, Any]:
     """What the commit infos say besides the sources, without a secret in a path."""
-    inputs = [os.fsencode(text).decode(errors="backslashreplace") for text in config.inputs]
+    redactor = None
     if setting.redaction is not None:
         key, rules, _ = setting.redaction
         redactor = redact.Redactor(key, rules)
-        inputs = [redactor.text(text) for text in inputs]
-    return {"command": "ingest", "inputs": inputs, "redacted": config.redact}
+
+    def plain(text: str) -> str:
+        text = os.fsencode(text).decode(errors="backslashreplace")
+        return text if redactor is None else redactor.text(text)
+
+    told = {name: _told(getattr(config, name), plain) for name in _TOLD}
+    return {
+        "command": "ingest",
+        "inputs": [plain(text) for text in config.inputs],
+        "redacted": config.redact,
+        "config": {name: value for name, value in told.items() if value},
+    }
+
+
+def _told(value: Any, plain: Callable[[str], str]) -> Any:
+    """Take what a user wrote, through plain, as JSON has it."""
+    if isinstance(value, Mapping):
+        return {key: plain(text) for key, text in value.items()}
+    if isinstance(value, tuple):
+        return [plain(text) for text in value]
+    return value and plain(value)
 
 
 def _nothing_read(found: list[Found], totals: Totals) -> ClawError:

@@ -43,6 +43,7 @@ __all__ = [
     "check_log",
     "commit",
     "compact",
+    "describe",
     "discard",
     "exists",
     "history",
@@ -106,6 +107,17 @@ def alone(directory: Path) -> Iterator[None]:
                 "Run this again when it is done.",
             ) from error
         yield
+
+
+def describe(location: Location, version: int) -> dict[str, Any]:
+    """Name a version of a data directory as the input of something: with the id of its table."""
+    table_id = open_table(location.steps, version).metadata().id
+    return {
+        "path": str(location.path),
+        "kind": "data",
+        "version": version,
+        "table_id": table_id,
+    }
 
 
 def append(
