@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,8 @@ class ToCommit:
     """Rows of the sidecar links; null = none."""
     forgotten: Mapping[str, str] = field(default_factory=dict)
     """step_uid -> next_hash of steps that go on from forgotten ones, to be forgotten too."""
+    masked: Collection[str] = ()
+    """Paths of sources that are not to be named."""
     written: Sequence[Written] = ()
     """Files with new steps."""
     changed: pa.Table | None = None
@@ -75,6 +77,10 @@ class Commits:
         added = [file for part in new.written for file in part.files]
         info = {
             **self.info,
+            "inputs": [
+                tombstones.mask(text) if text in new.masked else text
+                for text in self.info.get("inputs", ())
+            ],
             "sources": new.entries,
             "steps_added": sum(file.rows for file in added),
             "steps_changed": new.changed.num_rows if new.changed is not None else 0,

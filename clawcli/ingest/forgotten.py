@@ -92,3 +92,12 @@ def rejects(
             taken.entry["path"] = tombstones.mask(taken.entry["path"])
     place = {"source_uid": taken.source_uid, "fate": "ignored", "reason": REASON}
     return [*others, *({**place, "source_offset": offset} for offset in ignored.values())]
+
+
+def masked(accepted: Sequence[Taken]) -> set[str]:
+    """List the paths of sources that rejects() has masked."""
+    return {
+        taken.label
+        for taken in accepted
+        if taken.entry is not None and tombstones.is_masked(taken.entry["path"])
+    }

@@ -179,6 +179,7 @@ class Rounds:
                     found.seen_in,
                     told,
                     self.forgotten.not_known(found.forgotten),
+                    forgotten.masked(found.accepted),
                     written,
                     rows_changed,
                 )

@@ -35,7 +35,7 @@ from clawcli.ingest.secrets import rules as secret_rules
 from clawcli.ingest.sources import KnownSources
 from clawcli.ingest.totals import Totals
 from clawcli.ingest.values import seconds
-from clawcli.store import location, log, table
+from clawcli.store import location, log, table, tombstones
 from clawcli.store.location import Location
 
 _RESTATED_WARNING = 0.2
@@ -177,7 +177,7 @@ def _ingest(
     known = KnownSources(infos)
     with without_gc(), Workers(Batch, (setting, known), count) as workers:
         rounds = Rounds(
-            place, workers, info=_info(config, setting), known=known, dry_run=config.dry_run
+            place, workers, info=_info(config, setting, known), known=known, dry_run=config.dry_run
         )
         rounds.totals.problems.extend(problems)
         _run(plan.pieces(found, setting, known), workers, rounds, Meter(found, progress))
@@ -315,8 +315,8 @@ def _tools(path: str) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _info(config: IngestConfig, setting: Setting) -> dict[str, Any]:
-    """What the commit infos say besides the sources, without a secret in a path."""
+def _info(config: IngestConfig, setting: Setting, known: KnownSources) -> dict[str, Any]:
+    """What the commit infos say besides the sources, without a secret or a path to be forgotten."""
     redactor = None
     if setting.redaction is not None:
         key, rules, _ = setting.redaction
@@ -327,9 +327,14 @@ def _info(config: IngestConfig, setting: Setting) -> dict[str, Any]:
         return text if redactor is None else redactor.text(text)
 
     told = {name: _told(getattr(config, name), plain) for name in _TOLD}
+    inputs = [plain(text) for text in config.inputs]
+    sources = [known.at(text) for text in inputs]
     return {
         "command": "ingest",
-        "inputs": [plain(text) for text in config.inputs],
+        "inputs": [
+            source.path if source is not None and tombstones.is_masked(source.path) else text
+            for text, source in zip(inputs, sources, strict=True)
+        ],
         "redacted": config.redact,
         "config": {name: value for name, value in told.items() if value},
     }

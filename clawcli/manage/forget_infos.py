@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from clawcli.manage.forget_plan import Plan
-from clawcli.store import log, scan, sidecars, tags, tombstones
+from clawcli.store import log, scan, sidecars, table, tags, tombstones
 from clawcli.store.erase import Hits
-from clawcli.store.location import Location
+from clawcli.store.location import SIDECARS, Location
 from clawcli.store.remote import Place
 
 RUNS = "runs"
@@ -31,7 +31,7 @@ class Masks:
     """The commit infos of a step table, without the paths that go."""
 
     def __init__(self, place: Location, plan: Plan) -> None:
-        """Read them.
+        """Read them, when the sidecars have lost their rows already.
 
         Raises:
             StoreError: the log is torn.
@@ -46,6 +46,10 @@ class Masks:
             for source in sources
             if source["source_uid"] not in plan.sources and not tombstones.is_masked(source["path"])
         }
+        self._rewards: set[str] = set()
+        if sidecars.exists(place, "rewards"):
+            rows = table.read(place, f"{SIDECARS}/rewards", ["reward_source"])
+            self._rewards = set(rows["reward_source"].to_pylist())
 
     def joined(self, version: int | None = None) -> dict[str, Any]:
         """Say in one info what those of a version and all before it said; null = the newest."""
@@ -76,7 +80,10 @@ class Masks:
         if all(map(tombstones.is_masked, masked)):
             # what else it was asked for may name whom it was about
             return {k: v for k, v in {**run, "inputs": masked}.items() if k != "config"}
-        return {**run, "inputs": masked}
+        config = dict(run.get("config", {}))
+        if "rewards" in config and f"rewards:{config['rewards']}" not in self._rewards:
+            config = {k: v for k, v in config.items() if k not in ("rewards", "on")}
+        return {**run, "inputs": masked, **({"config": config} if "config" in run else {})}
 
     def _stays(self, text: str) -> bool:
         """Tell whether an input says nothing that the path of a source which stays does not say."""
@@ -110,10 +117,10 @@ def _covers(name: str, path: str) -> bool:
 
 def of_sidecar(root: Path, keys: list[str], hits: Hits) -> dict[str, Any]:
     """Say in one info what the commits of a sidecar said of which rows are left."""
-    table = log.open_table(root)
-    fields = scan.schema_of(table)
+    opened = log.open_table(root)
+    fields = scan.schema_of(opened)
     left: set[int] = set()
-    for rows in scan.read(root, log.active(table), fields, [*keys, _VERSION]):
+    for rows in scan.read(root, log.active(opened), fields, [*keys, _VERSION]):
         left.update(rows.filter(pa.array(~hits(rows)))[_VERSION].to_pylist())
     return {"command": "forget", "commits": dict(_commits(root, left))}
 
