@@ -143,7 +143,10 @@ def _others(location: Location, tagged: set[int]) -> Iterator[int]:
     for version in there[1:]:
         if not lost:
             return
-        here = _uids(Location(location.path, version))
+        try:
+            here = _uids(Location(location.path, version))
+        except StoreError:  # files of it are gone, or a killed run let go of what it begins with
+            continue
         if here & lost and version not in listed:
             yield version
         lost -= here
