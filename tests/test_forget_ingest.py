@@ -8,7 +8,7 @@ from forget_data import rows, run, search
 
 from clawcli.curate.run import CurateConfig, curate
 from clawcli.manage.forget import ForgetConfig, forget
-from clawcli.store import location, table, tombstones
+from clawcli.store import location, table, tags, tombstones
 from clawcli.store.location import Location
 
 
@@ -183,6 +183,21 @@ def test_ingest_log_without_ids_is_known_again_by_its_source(tmp_path):
     write_lines(tmp_path / "acme.jsonl", talk("acme", 4, native=False))
     assert fates(run(data, tmp_path / "acme.jsonl")) == {"ignored": 2}
     assert texts(data) == []
+
+
+def test_restore_of_a_tagged_version_knows_its_sources_and_what_was_forgotten(tmp_path):
+    data = tmp_path / "data"
+    run(data, write_lines(tmp_path / "stays.jsonl", talk("stays", 2)))
+    tags.put(Location(data), "clean", 0)
+    run(data, write_lines(tmp_path / "acme.jsonl", talk("acme", 3)))
+    run(data, write_lines(tmp_path / "new.jsonl", talk("new", 1)))
+    run_forget(data)
+    table.restore(data / "steps", 0, info={"command": "restore"})
+    assert texts(data) == STAYS
+    assert run(data, tmp_path / "stays.jsonl").files_unchanged == 1
+    report = run(data, tmp_path / "acme.jsonl", tmp_path / "new.jsonl")
+    assert fates(report) == {"ignored": 3, "used": 1}
+    assert texts(data) == ["new answer 0", *STAYS]
 
 
 def test_tombstones_are_hashes_alone(data):
