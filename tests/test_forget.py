@@ -176,6 +176,23 @@ def test_forget_keeps_a_tagged_version_without_such_rows_hash_for_hash(data, wor
         table.read(Location(data, 1))
 
 
+def test_forget_masks_paths_that_a_tagged_version_names_without_a_row(tmp_path):
+    data, log = tmp_path / "data", tmp_path / "acme.jsonl"
+    failed = {"request": {"model": "m", "messages": [user("x")]}, "response": {"error": "x"}}
+    write_lines(log, [failed])
+    run(data, write_lines(tmp_path / "stays.jsonl", [pair([user("s")], assistant("s"))]), log)
+    tags.put(Location(data), "clean", 0)
+    before = rows_hash(data, 0)
+    with log.open("a") as file:
+        file.write(json.dumps(pair([user("a")], assistant("a"), uid="a")) + "\n")
+    run(data, log)
+    assert run_forget(data, "native_id = 'a'").steps == 1
+    assert rows_hash(data, 0) == before
+    assert search(data, ["acme"]) == set()
+    table.restore(data / "steps", 0, info={"command": "restore"})
+    assert run(data, tmp_path / "stays.jsonl").files_unchanged == 1
+
+
 def test_forget_refuses_tags_on_such_rows_and_drops_them_when_told(data, words, tmp_path, claw):
     for name, version in (("clean", 0), ("old", 1), ("new", 2)):
         tags.put(Location(data), name, version)
@@ -213,6 +230,7 @@ def test_forget_sidecar_rows_go_with_their_step_or_their_whole_trajectory(tmp_pa
         ("a", None, {"trajectory_uid": "t"}),
         ("b", "a", {"trajectory_uid": "t", "response": "x"}),
         ("c", None, {"trajectory_uid": "u", "response": "x"}),
+        ("d", None, {"trajectory_uid": "v", "response": "y"}),
     )
     place = Location(data)
     told = [("a", None), ("b", None), ("c", None), (None, "t"), (None, "u")]
@@ -233,10 +251,14 @@ def test_forget_sidecar_rows_go_with_their_step_or_their_whole_trajectory(tmp_pa
     assert [row["sidecar_version"] for row in left] == [0, 3]
     assert search(data, ["PLANT bNone", "PLANT cNone", "PLANT Noneu", "of 1", "of 2"]) == set()
     assert search(data, ["of 0", "of 3"]) == {"of 0", "of 3"}
+    assert run_forget(data, "response = 'y'").sidecar_rows_by_name == {"feedback": 0}
+    assert search(data, ["of 0", "of 3"]) == {"of 0", "of 3"}
     # its versions go on, so that what comes later counts as newer
     later = feedback.slice(0, 1).set_column(2, "text", pa.array(["later"]))
-    assert sidecars.append(place, "feedback", later, info={}) == 6
+    assert sidecars.append(place, "feedback", later, info={}) == 7
     assert sidecars.read(place, "feedback")["text"].to_pylist() == ["PLANT Nonet", "later"]
+    assert run_forget(data, "step_uid = 'a'").sidecar_rows_by_name == {"feedback": 3}
+    assert search(data, ["of 0", "of 3", "PLANT", "later"]) == set()
 
 
 def reject(source, offset, **more):

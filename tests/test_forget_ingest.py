@@ -7,6 +7,9 @@ from conftest import assistant, pair, system, tau, user, write_lines
 from forget_data import rows, run, search
 
 from clawcli.curate.run import CurateConfig, curate
+from clawcli.ingest.committed import Committed
+from clawcli.ingest.forgotten import Forgotten
+from clawcli.ingest.stepgraph import Request, Step
 from clawcli.manage.forget import ForgetConfig, forget
 from clawcli.store import location, table, tags, tombstones
 from clawcli.store.location import Location
@@ -84,9 +87,10 @@ def test_ingest_log_that_moved_or_is_another_source_brings_nothing_back(data, tm
 
 
 def test_ingest_later_calls_in_another_log_stay_out_too(data, tmp_path):
-    report = run(data, write_lines(tmp_path / "later.jsonl", talk("acme", 6, start=4)))
+    report = run(data, write_lines(tmp_path / "acme 2.jsonl", talk("acme", 6, start=4)))
     assert fates(report) == {"ignored": 2}
     assert texts(data) == STAYS
+    assert search(data, ["acme"]) == set()
 
 
 def test_ingest_dry_run_counts_what_was_forgotten_and_writes_nothing(data, tmp_path):
@@ -116,6 +120,29 @@ def test_ingest_call_that_a_kept_step_explains_as_well_comes_in(tmp_path):
     assert fates(report) == {"used": 1}
     (last,) = (row for row in rows(data).values() if row["response"] == "so")
     assert last["parent_step_uid"] is not None
+
+
+def test_ingest_call_and_the_step_it_goes_on_from_come_in_together(tmp_path):
+    data = tmp_path / "data"
+    first = [pair([user("hi")], assistant("hello"), at=1.0, uid=f"first-{who}") for who in "ab"]
+    run(data, write_lines(tmp_path / "one.jsonl", first[:1]))
+    run_forget(data, "true")
+    after = pair([user("hi"), assistant("hello"), user("and")], assistant("so"), at=2.0, uid="x")
+    report = run(data, write_lines(tmp_path / "two.jsonl", [after, first[1]]))
+    assert fates(report) == {"used": 2}
+
+
+def test_ingest_step_that_names_a_forgotten_one_stays_out_whatever_it_was_shown(tmp_path):
+    place = Location(tmp_path / "data")
+    tombstones.add(place, {"a" * 32: "0" * 32}, command="forget")
+
+    def step(letter, follows):
+        request = Request(depth=0, state_hash=bytes(16), follows=follows and follows * 32)
+        return Step(letter * 32, request, 0, letter.encode() * 16, b"")
+
+    steps = [step("c", "b"), step("b", "a"), step("d", None), step("e", "d")]
+    found = Forgotten(place).among(steps, Committed(place))
+    assert found == {"b" * 32: "62" * 16, "c" * 32: "63" * 16}
 
 
 def attempt(name, turns):

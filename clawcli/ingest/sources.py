@@ -93,10 +93,6 @@ class KnownSources:
         self._by_head: dict[str, list[Source]] = defaultdict(list)
         self._by_path: dict[str, Source] = {}
         for info in infos:
-            if info.get("command") == "forget":  # it says again all that was known before it
-                self.by_uid.clear()
-                self._by_head.clear()
-                self._by_path.clear()
             for entry in info.get("sources", ()):
                 self.add(entry)
 
