@@ -136,17 +136,15 @@ def open_table(root: Place, version: int | None = None) -> DeltaTable:
     try:
         if version is None:
             check_log(root)
-        elif entries := _entries(root):
-            last = _version_of(entries[-1])
-            if not 0 <= version <= last:
-                raise NotFoundError(
-                    f"{root.parent} has no version {version}.", f"Versions run from 0 to {last}."
-                )
-            if root / FOLDER / entry_name(version) not in entries:
-                raise NotFoundError(
-                    f"{root.parent} has no version {version} any more: claw forget let go of it.",
-                    f"The newest is {last}; claw tag names versions that are to stay.",
-                )
+        elif (last := newest(root)) is not None and not 0 <= version <= last:
+            raise NotFoundError(
+                f"{root.parent} has no version {version}.", f"Versions run from 0 to {last}."
+            )
+        elif last is not None and not (root / FOLDER / entry_name(version)).exists():
+            raise NotFoundError(
+                f"{root.parent} has no version {version} any more: claw forget let go of it.",
+                f"The newest is {last}; claw tag names versions that are to stay.",
+            )
         return DeltaTable(str(root), version, storage_options(root))
     except TableNotFoundError as error:
         raise NotFoundError(f"{root} holds no table.", "claw ingest makes one.") from error
