@@ -257,6 +257,11 @@ SIDECARS = {
         ("hidden_action", _STRING, "Digests of its action before redaction; null = as it is."),
         _VERSION,
     ),
+    "forgotten": _columns(
+        ("step_uid", _STRING, "Step that claw forget took out, and that is not to come back."),
+        ("next_hash", _STRING, "As in the step table: calls that go on from it stay away too."),
+        _VERSION,
+    ),
     "seen_in": _columns(
         ("step_uid", _STRING, "Step whose call was logged here too."),
         ("source_uid", _STRING, "128-bit hex of the other source."),

@@ -632,7 +632,7 @@ def test_what_is_attached_is_seen_by_curate(data, tmp_path, claw):
     assert run(data, tmp_path / "none", where=where).steps_kept == 0
 
 
-@pytest.mark.parametrize("name", ["reward", "tools", "group_size", "links", "tombstones"])
+@pytest.mark.parametrize("name", ["reward", "tools", "group_size", "links", "forgotten"])
 def test_attach_refuses_names_that_mean_something_else(data, tmp_path, claw, name):
     path = write_lines(tmp_path / "a.jsonl", [{"task_id": "1", "x": 1}])
     done = claw("attach", data, path, "--name", name)

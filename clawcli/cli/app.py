@@ -15,7 +15,18 @@ from typing import Annotated, NoReturn
 import typer
 
 import clawcli
-from clawcli.cli import attach, console, curate, export, ingest, merge_prefixes, train, verify
+from clawcli.cli import (
+    attach,
+    console,
+    curate,
+    export,
+    forget,
+    ingest,
+    lineage,
+    merge_prefixes,
+    train,
+    verify,
+)
 from clawcli.errors import ClawError, StoreError, UsageError
 
 app = typer.Typer(
@@ -30,7 +41,7 @@ app = typer.Typer(
         "trained on (train). Environment: NO_COLOR turns colours off."
     ),
 )
-VERBS = (ingest, attach, curate, merge_prefixes, export, train, verify)
+VERBS = (ingest, attach, curate, merge_prefixes, export, train, verify, lineage, forget)
 for _module in VERBS:
     app.command(_module.NAME, epilog=_module.EXAMPLE, no_args_is_help=True)(_module.command)
 

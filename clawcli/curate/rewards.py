@@ -162,7 +162,9 @@ def first_input(frame: Frame) -> Frame | None:
         try:
             if not table.exists(place.steps):
                 raise DataError(f"{place.path} is not there.")
-            table.open_table(place.steps, place.version)
+            there = table.describe(place, origin["version"])
+            if there["table_id"] != origin.get("table_id", there["table_id"]):
+                raise DataError(f"Another table is at {place.path} now.")
         except ClawError as error:
             raise DataError(
                 f"{frame.location.path} was curated from {origin['path']}@{origin['version']}, "

@@ -24,7 +24,17 @@ from clawcli.curate.selection import Entry, Selection
 from clawcli.curate.units import Unit
 from clawcli.curate.write import write
 from clawcli.errors import UsageError
-from clawcli.store import arrow, artefact, derived, expressions, location, query, sidecars
+from clawcli.store import (
+    arrow,
+    artefact,
+    derived,
+    expressions,
+    location,
+    query,
+    registry,
+    sidecars,
+    table,
+)
 from clawcli.store.expressions import Expression
 from clawcli.store.frame import Frame
 
@@ -135,11 +145,7 @@ def curate(config: CurateConfig) -> CurateReport:
     context = np.logical_or.reduce(list(contexts.values())) & ~kept.left
     ledger = kept.ledger(context)
     if not config.dry_run:
-        origin: dict[str, Any] = {
-            "path": str(source.path),
-            "kind": "data",
-            "version": frame.location.version,
-        }
+        origin = table.describe(source, frame.version)
         if known:
             origin["sidecars"] = known
         info = {
@@ -154,6 +160,9 @@ def curate(config: CurateConfig) -> CurateReport:
                 place = temporary / name if name else temporary
                 place.mkdir(exist_ok=True)
                 _write(frame, part, contexts[name], place, info, regroup=config.regroup)
+        for name in parts:
+            written = output / name if name else output
+            registry.add(source, written, kind="data", version=frame.version)
     return CurateReport(
         steps_in=frame.num_rows,
         steps_kept=int(kept.left.sum()),

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from clawcli.ingest.secrets import rules as secret_rules
 from clawcli.ingest.sources import KnownSources
 from clawcli.ingest.totals import Totals
 from clawcli.ingest.values import seconds
-from clawcli.store import location, log, table
+from clawcli.store import location, log, table, tombstones
 from clawcli.store.location import Location
 
 _RESTATED_WARNING = 0.2
@@ -43,6 +44,20 @@ _PARALLEL_FILES = 2_000
 _FILES_PER_PARTITION = 16
 _FILES_TOO_MANY = 256
 _SMALL_FILE_BYTES = 32 << 20
+_TOLD = (
+    "source_name",
+    "format",
+    "map",
+    "system",
+    "tools",
+    "since",
+    "redact_rules",
+    "redact_with",
+    "rewards",
+    "on",
+)
+"""Settings that decide what a run writes, for the commit infos: from them claw lineage makes the
+command again."""
 FATES = ("used", "duplicate", "failed_call", "ignored", "pending", "rejected")
 
 
@@ -134,7 +149,7 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
             f"{place.path} is there, but is no data directory.", "Choose another --output."
         )
     plugin.choose(config.format, config.map)  # what is asked for wrongly is said before all work
-    on = _on(config)
+    _on(config)
     is_new = not place.path.exists()
     since = _since(config)
     found, problems = find(config.inputs, since=since)
@@ -145,29 +160,50 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
             f"--source-name names one source, and here are {len(found):,}.",
             "Ingest them one by one.",
         )
+    with _at_work(config, place, is_new=is_new):
+        return _ingest(config, place, found, problems, progress)
+
+
+def _ingest(
+    config: IngestConfig,
+    place: Location,
+    found: list[Found],
+    problems: list[str],
+    progress: Progress | None,
+) -> IngestReport:
     infos = _refuse_curated(config, place)
     count = _count(config, found)
     setting = _setting(config, place, is_remote=count > 1)
     known = KnownSources(infos)
     with without_gc(), Workers(Batch, (setting, known), count) as workers:
         rounds = Rounds(
-            place, workers, info=_info(config, setting), known=known, dry_run=config.dry_run
+            place, workers, info=_info(config, setting, known), known=known, dry_run=config.dry_run
         )
         rounds.totals.problems.extend(problems)
         _run(plan.pieces(found, setting, known), workers, rounds, Meter(found, progress))
     totals = rounds.totals
     if totals.errors and not (totals.files_read or totals.files_unchanged):
-        if is_new:
-            location.clear(place)  # of a run that read nothing, nothing is left behind
         raise _nothing_read(found, totals)
     if not config.dry_run:
         _finish(place, rounds)
     rewards = None
     if config.rewards is not None:
         rewards = attach_rewards(
-            place, config.rewards, on=on, dry_run=config.dry_run, pending=rounds.pending()
+            place, config.rewards, on=_on(config), dry_run=config.dry_run, pending=rounds.pending()
         )
     return _report(place, rounds, rewards)
+
+
+@contextmanager
+def _at_work(config: IngestConfig, place: Location, *, is_new: bool) -> Iterator[None]:
+    """Let nobody restore or clean up what this run has not committed yet."""
+    try:
+        with nullcontext() if config.dry_run else table.at_work(place.path):
+            yield
+    except ClawError:
+        if is_new:
+            location.clear(place)  # of a run that read nothing, nothing is left behind
+        raise
 
 
 def _run(pieces: Iterator[Piece | None], workers: Workers, rounds: Rounds, meter: Meter) -> None:
@@ -220,7 +256,7 @@ def _on(config: IngestConfig) -> dict[str, str]:
 
 def _refuse_curated(config: IngestConfig, place: Location) -> list[dict[str, Any]]:
     infos = table.history(place.steps) if table.exists(place.steps) else []
-    if infos and infos[0].get("command") != "ingest":
+    if infos and infos[0].get("command") == "curate":
         raise DataError(
             f"{config.output} was curated, so no log can be added to it.",
             "Ingest into the directory that it was curated from, and curate again.",
@@ -279,14 +315,38 @@ def _tools(path: str) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _info(config: IngestConfig, setting: Setting) -> dict[str, Any]:
-    """What the commit infos say besides the sources, without a secret in a path."""
-    inputs = [os.fsencode(text).decode(errors="backslashreplace") for text in config.inputs]
+def _info(config: IngestConfig, setting: Setting, known: KnownSources) -> dict[str, Any]:
+    """What the commit infos say besides the sources, without a secret or a path to be forgotten."""
+    redactor = None
     if setting.redaction is not None:
         key, rules, _ = setting.redaction
         redactor = redact.Redactor(key, rules)
-        inputs = [redactor.text(text) for text in inputs]
-    return {"command": "ingest", "inputs": inputs, "redacted": config.redact}
+
+    def plain(text: str) -> str:
+        text = os.fsencode(text).decode(errors="backslashreplace")
+        return text if redactor is None else redactor.text(text)
+
+    told = {name: _told(getattr(config, name), plain) for name in _TOLD}
+    inputs = [plain(text) for text in config.inputs]
+    sources = [known.at(text) for text in inputs]
+    return {
+        "command": "ingest",
+        "inputs": [
+            source.path if source is not None and tombstones.is_masked(source.path) else text
+            for text, source in zip(inputs, sources, strict=True)
+        ],
+        "redacted": config.redact,
+        "config": {name: value for name, value in told.items() if value},
+    }
+
+
+def _told(value: Any, plain: Callable[[str], str]) -> Any:
+    """Take what a user wrote, through plain, as JSON has it."""
+    if isinstance(value, Mapping):
+        return {key: plain(text) for key, text in value.items()}
+    if isinstance(value, tuple):
+        return [plain(text) for text in value]
+    return value and plain(value)
 
 
 def _nothing_read(found: list[Found], totals: Totals) -> ClawError:

@@ -161,6 +161,45 @@ def add_columns(
     return version
 
 
+def restore(root: Place, version: int, *, info: Mapping[str, Any]) -> int:
+    """Make the rows of an older version the newest ones, by a new commit, and sync it to the disk.
+
+    The versions in between stay. Whoever calls it holds table.alone: nobody may be about to commit
+    to what the table was.
+
+    Args:
+        root: directory of the table.
+        version: the version whose rows come back.
+        info: what made the commit.
+
+    Returns:
+        The version that the commit made.
+
+    Raises:
+        NotFoundError: there is no such version.
+        StoreError: data files of the version are gone, the log is torn, or the disk is full.
+    """
+    table = open_table(root)
+    open_table(root, version)
+    try:
+        table.restore(
+            version,
+            commit_properties=_properties(uuid.uuid4().hex, info, None),
+            post_commithook_properties=_NO_HOOKS,
+        )
+    except (DeltaError, OSError) as error:
+        if "missing file" in str(error):
+            raise StoreError(
+                f"Version {version} of {root} cannot come back: data files of it are gone.",
+                "claw optimize removes files that only old versions need, and spares tags.",
+            ) from error
+        raise translate(error, root) from error
+    made = table.version()
+    _sync_commit(root, made)
+    _checkpoint(root, made)
+    return made
+
+
 def last_transaction(root: Place, app_id: str) -> int | None:
     """Return the highest place that was taken in a sequence of commits; None where there is none.
 

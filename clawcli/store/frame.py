@@ -47,7 +47,8 @@ class Frame:
             DataError: rewards were attached to a curated directory, whose returns are frozen.
         """
         opened = table.open_table(location.steps, location.version)
-        self.location = Location(location.path, opened.version())
+        self.version = opened.version()
+        self.location = Location(location.path, self.version)
         self.files = log.active(opened)
         """Data files in the order of the scan."""
         self.starts: list[int] = []

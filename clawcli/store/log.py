@@ -7,10 +7,12 @@ which sources.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -53,20 +55,69 @@ class ActiveFile:
         return unquote(self.path)
 
 
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What the log says of the commit that made a version."""
+
+    version: int
+    at: datetime | None
+    """When, by the clock of whoever made it; null = not said."""
+    info: Mapping[str, Any]
+    """What claw wrote into the commit info; {} where another program made it."""
+    operation: str | None
+    """What Delta calls it."""
+    files_added: int
+    files_removed: int
+    rows_added: int | None
+    """Rows of the added files; null where whoever wrote them kept no statistics."""
+    is_change: bool
+    """False where the rows stayed what they were, as when files are joined."""
+    restored: int | None
+    """Version whose rows became the newest ones again; null = it was no restore."""
+
+
 class _Add(msgspec.Struct):
     path: str
     size: int
+    is_change: bool = msgspec.field(default=True, name="dataChange")
+    stats: str | None = None
+
+
+class _Remove(msgspec.Struct):
+    is_change: bool = msgspec.field(default=True, name="dataChange")
+
+
+class _Stats(msgspec.Struct):
+    rows: int | None = msgspec.field(default=None, name="numRecords")
 
 
 class _Info(msgspec.Struct):
     made_by: dict[str, Any] | str | None = msgspec.field(default=None, name=INFO_KEY)
     uid: str | None = msgspec.field(default=None, name=COMMIT_KEY)
+    # the protocol leaves to writers what they say here
+    timestamp: Any = None
+    operation: Any = None
+    parameters: Any = msgspec.field(default=None, name="operationParameters")
+
+    @property
+    def restored(self) -> int | None:
+        """Version that a restore went back to, by whichever program; null = it is no restore."""
+        if self.operation != "RESTORE" or not isinstance(self.parameters, dict):
+            return None
+        version = str(self.parameters.get("version", ""))
+        return int(version) if version.isascii() and version.isdigit() else None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What claw wrote into the commit info."""
+        return json.loads(self.made_by) if isinstance(self.made_by, str) else self.made_by or {}
 
 
 class _Action(msgspec.Struct):
     """What is read of a line of a log entry."""
 
     add: _Add | None = None
+    remove: _Remove | None = None
     info: _Info | None = msgspec.field(default=None, name="commitInfo")
 
 
@@ -85,12 +136,15 @@ def open_table(root: Place, version: int | None = None) -> DeltaTable:
     try:
         if version is None:
             check_log(root)
-        elif entries := _entries(root):
-            newest = _version_of(entries[-1])
-            if not 0 <= version <= newest:
-                raise NotFoundError(
-                    f"{root.parent} has no version {version}.", f"Versions run from 0 to {newest}."
-                )
+        elif (last := newest(root)) is not None and not 0 <= version <= last:
+            raise NotFoundError(
+                f"{root.parent} has no version {version}.", f"Versions run from 0 to {last}."
+            )
+        elif last is not None and not (root / FOLDER / entry_name(version)).exists():
+            raise NotFoundError(
+                f"{root.parent} has no version {version} any more: claw forget let go of it.",
+                f"The newest is {last}; claw tag names versions that are to stay.",
+            )
         return DeltaTable(str(root), version, storage_options(root))
     except TableNotFoundError as error:
         raise NotFoundError(f"{root} holds no table.", "claw ingest makes one.") from error
@@ -125,6 +179,9 @@ def active(table: DeltaTable) -> list[ActiveFile]:
 def history(root: Place, *, since: int = 0) -> list[dict[str, Any]]:
     """List what claw wrote into the commit infos of a table, oldest first; {} for others.
 
+    Only commits count that the newest version is made of: a restore takes back those after the
+    version that it restored.
+
     Args:
         root: directory of the table; none there gives no entries.
         since: first version to list.
@@ -132,13 +189,54 @@ def history(root: Place, *, since: int = 0) -> list[dict[str, Any]]:
     Raises:
         StoreError: the log is torn.
     """
+    made_of = itertools.takewhile(lambda one: one.version >= since, line(root))
+    return [dict(one.info) for one in made_of][::-1]
+
+
+def line(root: Place, version: int | None = None) -> Iterator[Commit]:
+    """List the commits that a version is made of, newest first; by default the newest version.
+
+    Raises:
+        StoreError: the log is torn.
+    """
+    wanted = version
+    for one in commits(root):
+        if wanted is None or one.version <= wanted:
+            yield one
+            wanted = one.version - 1 if one.restored is None else one.restored
+
+
+def commits(root: Place) -> Iterator[Commit]:
+    """List the commits of a table, newest first, reading entries only as they are asked for.
+
+    Raises:
+        StoreError: the log is torn.
+    """
     check_log(root)
-    found = []
-    entries = [entry for entry in _entries(root) if _version_of(entry) >= since]
+    entries = _entries(root)[::-1]
     for entry, raw in zip(entries, remote.read_all(entries), strict=True):
-        made_by = _info(entry, raw).made_by
-        found.append(json.loads(made_by) if isinstance(made_by, str) else made_by or {})
-    return found
+        actions = list(_actions(entry, raw))
+        info = next((action.info for action in actions if action.info), _Info())
+        adds = [action.add for action in actions if action.add]
+        removes = [action.remove for action in actions if action.remove]
+        rows = [_rows(add) for add in adds]
+        yield Commit(
+            version=_version_of(entry),
+            at=_time(info.timestamp),
+            info=info.values,
+            operation=info.operation if isinstance(info.operation, str) else None,
+            files_added=len(adds),
+            files_removed=len(removes),
+            rows_added=None if None in rows else sum(row for row in rows if row is not None),
+            is_change=any(one.is_change for one in [*adds, *removes]),
+            restored=info.restored,
+        )
+
+
+def newest(root: Place) -> int | None:
+    """Return the newest version of a table; None where there is none."""
+    entries = _entries(root)
+    return _version_of(entries[-1]) if entries else None
 
 
 def commit_uid(root: Place, version: int) -> str | None:
@@ -219,6 +317,20 @@ def _actions(entry: Place, raw: bytes) -> Iterator[_Action]:
 
 def _info(entry: Place, raw: bytes) -> _Info:
     return next((action.info for action in _actions(entry, raw) if action.info), _Info())
+
+
+def _rows(add: _Add) -> int | None:
+    try:
+        return msgspec.json.decode(add.stats or "{}", type=_Stats).rows
+    except msgspec.DecodeError:  # it is only a statistic
+        return None
+
+
+def _time(milliseconds: Any) -> datetime | None:
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+    except (TypeError, OverflowError):
+        return None
 
 
 def _is_there(root: Path, add: _Add | None) -> bool:

@@ -27,7 +27,7 @@ KEYS = ("step_uid", "trajectory_uid")
 """Columns that say what a row is about."""
 VERSION = schema.SIDECAR_VERSION
 """Column with the version of the sidecar that wrote a row."""
-INTERNAL = frozenset({"links", "seen_in", "tombstones"})
+INTERNAL = frozenset({"links", "seen_in", "forgotten"})
 """Sidecars that claw itself writes, which say nothing about what a step is worth."""
 # a call can have been logged in many places, and each row is one of them
 _ALL_COUNT = frozenset({"seen_in"})

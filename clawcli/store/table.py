@@ -25,11 +25,12 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from clawcli import schema
+from clawcli.errors import ConflictError
 from clawcli.store import files, log
 from clawcli.store import scan as scan_files
-from clawcli.store.commits import add_columns, commit, last_transaction
+from clawcli.store.commits import add_columns, commit, last_transaction, restore
 from clawcli.store.files import AddedFile, write_files
-from clawcli.store.location import LOCK, Location
+from clawcli.store.location import LOCK, RUNS, Location
 from clawcli.store.log import check_log, exists, history, open_table
 from clawcli.store.remote import Place
 from clawcli.store.rewrite import compact, discard, replace
@@ -37,10 +38,13 @@ from clawcli.store.rewrite import compact, discard, replace
 __all__ = [
     "AddedFile",
     "add_columns",
+    "alone",
     "append",
+    "at_work",
     "check_log",
     "commit",
     "compact",
+    "describe",
     "discard",
     "exists",
     "history",
@@ -49,6 +53,7 @@ __all__ = [
     "open_table",
     "read",
     "replace",
+    "restore",
     "scan",
     "schema_of",
     "write_files",
@@ -69,6 +74,52 @@ def lock(directory: Place) -> Iterator[None]:
     with (directory / LOCK).open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def at_work(directory: Place) -> Iterator[None]:
+    """Say that a run is at work on a data directory, also between its commits.
+
+    Several may be; whoever wants it alone waits for none of them, but is refused. A killed run is
+    not at work. In object stores nobody is told.
+    """
+    if not isinstance(directory, Path):
+        yield
+        return
+    files.make_directory(directory)
+    with (directory / RUNS).open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Hold a data directory on which no run is at work, so that nothing waits to be committed.
+
+    Raises:
+        ConflictError: some run is.
+    """
+    with (directory / RUNS).open("a") as runs, (directory / LOCK).open("a") as handle:
+        try:
+            for held in (runs, handle):
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConflictError(
+                f"Another run is at work on {directory}, and has not committed all of it yet.",
+                "Run this again when it is done.",
+            ) from error
+        yield
+
+
+def describe(location: Location, version: int) -> dict[str, Any]:
+    """Name a version of a data directory as the input of something: with the id of its table."""
+    table_id = open_table(location.steps, version).metadata().id
+    return {
+        "path": str(location.path),
+        "kind": "data",
+        "version": version,
+        "table_id": table_id,
+    }
 
 
 def append(
