@@ -6,7 +6,9 @@ import pytest
 from conftest import assistant, pair, tau, user, write_lines
 from forget_data import rows
 
+from clawcli.curate.run import CurateConfig
 from clawcli.errors import DataError, NotFoundError
+from clawcli.manage import commands
 from clawcli.manage.forget import ForgetConfig, forget
 from clawcli.manage.lineage import LineageConfig, lineage
 from clawcli.store import artefact
@@ -172,3 +174,15 @@ def test_lineage_of_what_does_not_say_is_refused(chain, claw):
         ask("empty")
     with pytest.raises(NotFoundError, match="has no version 9"):
         ask("my data@9")
+
+
+def test_commands_hold_every_flag_of_curate_and_none_that_says_nothing():
+    said = {"where": "reward > 0", "sample": "0.5", "seed": 0, "unit": "trajectory"}
+    left = {"split": None, "split_by": "group_uid", "regroup": False, "where_timeout_s": 60.0}
+    assert commands.write("curate", ["d@1"], "o", {**said, **left}) == (
+        "claw curate d@1 --where 'reward > 0' --sample 0.5 --seed 0 --unit trajectory -o o"
+    )
+    settings = {field for field in CurateConfig.__dataclass_fields__}
+    assert settings - {"input", "output", "force", "dry_run", "where_timeout_s"} == set(
+        commands.FLAGS["curate"]
+    )

@@ -13,7 +13,7 @@ from typing import Any
 
 MAKERS = {"tree": "merge-prefixes", "shards": "export", "run": "train"}
 """Kind of an artefact -> command that makes it."""
-FILES = ("chat_template", "system", "tools", "rewards", "redact_rules")
+FILES = ("chat_template", "system", "tools", "rewards", "redact_rules", "decontaminate")
 """Settings that name a file which the command reads."""
 FLAGS = {
     "ingest": (
@@ -29,7 +29,25 @@ FLAGS = {
         "rewards",
         "on",
     ),
-    "curate": ("where",),
+    "curate": (
+        "where",
+        "where_trajectory",
+        "where_group",
+        "max_staleness",
+        "decontaminate",
+        "dedupe",
+        "limit_per_group",
+        "top_k",
+        "top_by",
+        "sample",
+        "seed",
+        "unit",
+        "reward_expr",
+        "assign",
+        "regroup",
+        "split",
+        "split_by",
+    ),
     "merge-prefixes": ("tokenizer", "chat_template", "template_kwargs", "eos_when_unknown"),
     "export": (
         "merge",
@@ -43,6 +61,14 @@ FLAGS = {
 """Settings that have a flag, by command."""
 _NOT_TOLD = {"input", "inputs", "shards", "output", "force", "dry_run", "where_timeout_s"}
 """Settings that are told otherwise, or do not change what is written."""
+_ONLY_WITH = {
+    "curate": {
+        "seed": ("sample", "limit_per_group", "split"),
+        "unit": ("sample", "limit_per_group", "top_k"),
+        "split_by": ("split",),
+    }
+}
+"""Settings that say nothing unless one of others is set, by command."""
 _PAIRS = {"map"}
 """Settings whose flag takes KEY=VALUE and can be repeated."""
 
@@ -62,7 +88,8 @@ def write(command: str, inputs: Sequence[str], output: str, settings: Mapping[st
     """
     words = ["claw", command, *inputs]
     for key, value in settings.items():
-        if key not in _NOT_TOLD:
+        others = _ONLY_WITH.get(command, {}).get(key)
+        if key not in _NOT_TOLD and (others is None or any(map(settings.get, others))):
             words += _setting(command, key, value)
     return shlex.join([*words, "-o", output])
 
