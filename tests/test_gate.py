@@ -28,12 +28,18 @@ def test_reasons_of_an_own_step_with_everything_logged_are_none():
         ({"rollout_logprobs": [None, -1.0]}, Reason.LOGPROBS_MISSING),
         ({"mu_valid": False}, Reason.LOGPROBS_INVALID),
         ({"mu_valid": None}, Reason.LOGPROBS_INVALID),
+        ({"mu_valid": False, "mu_invalid_reason": "top_p"}, Reason.TOP_P),
+        ({"mu_valid": False, "mu_invalid_reason": "no such cause"}, Reason.LOGPROBS_INVALID),
         ({"own": False}, Reason.POLICY_FOREIGN),
-        ({"state_kind": "reconstructed"}, Reason.STATE_UNKNOWN),
-        ({"state_kind": "partial"}, Reason.STATE_UNKNOWN),
+        ({"state_kind": "reconstructed"}, Reason.STATE_RECONSTRUCTED),
+        ({"state_kind": "partial"}, Reason.STATE_PARTIAL),
+        ({"state_kind": "unknown"}, Reason.STATE_UNKNOWN),
         ({"state_kind": None}, Reason.STATE_UNKNOWN),
         ({"group_reward_std": 0.0}, Reason.NO_SPREAD),
-        ({"group_reward_std": None, "group_size": 1}, Reason.NO_SPREAD),
+        ({"group_reward_std": None}, Reason.NO_SPREAD),
+        ({"group_reward_std": None, "group_size": 1}, Reason.GROUP_OF_ONE),
+        ({"group_size": None}, Reason.GROUP_OF_ONE),
+        ({"trajectory_return": None, "group_size": None}, Reason.REWARD_MISSING),
     ],
 )
 def test_reasons_of_a_step_with_one_flaw_name_it(fields, reason):
@@ -65,11 +71,11 @@ def test_reasons_of_a_step_without_tokens_ask_for_nothing_else():
 
 
 def test_refuse_off_policy_names_columns_shares_and_the_way_out():
-    counts = Counter({Reason.LOGPROBS_MISSING: 3, Reason.STATE_UNKNOWN: 4})
+    counts = Counter({Reason.LOGPROBS_MISSING: 3, Reason.STATE_PARTIAL: 4})
     with pytest.raises(GateError) as caught:
         gate.refuse_off_policy(counts, 4)
     assert "rollout_logprobs is null in 3 of 4 steps (75.0%)" in caught.value.message
-    assert "state_kind is not full or supplied in 4 of 4 steps (100.0%)" in caught.value.message
+    assert "state_kind is partial in 4 of 4 steps (100.0%)" in caught.value.message
     assert "--allow-off-policy" in caught.value.hint
     assert caught.value.exit_code == 3
 

@@ -269,7 +269,7 @@ def test_train_ppo_on_a_foreign_log_is_refused_before_the_model_is_looked_at(tmp
         run(tmp_path, rows, model=str(tmp_path / "absent"))
     assert "rollout_logprobs is null in 4 of 4 steps (100.0%)" in caught.value.message
     assert "policy is not known to be the model's own in 4 of 4" in caught.value.message
-    assert "state_kind is not full or supplied in 4 of 4" in caught.value.message
+    assert "state_kind is reconstructed in 4 of 4" in caught.value.message
     assert caught.value.exit_code == 3
     assert not (tmp_path / "run").exists()
 

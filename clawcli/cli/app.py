@@ -15,7 +15,16 @@ from typing import Annotated, NoReturn
 import typer
 
 import clawcli
-from clawcli.cli import console, curate, export, ingest, merge_prefixes, train, verify
+from clawcli.cli import (
+    console,
+    curate,
+    export,
+    ingest,
+    merge_prefixes,
+    readiness,
+    train,
+    verify,
+)
 from clawcli.errors import ClawError, StoreError, UsageError
 
 app = typer.Typer(
@@ -30,7 +39,7 @@ app = typer.Typer(
         "trained on (train). Environment: NO_COLOR turns colours off."
     ),
 )
-VERBS = (ingest, curate, merge_prefixes, export, train, verify)
+VERBS = (ingest, readiness, curate, merge_prefixes, export, train, verify)
 for _module in VERBS:
     app.command(_module.NAME, epilog=_module.EXAMPLE, no_args_is_help=True)(_module.command)
 

@@ -35,8 +35,8 @@ _LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "temp_directory": "",
 }
 
-_DERIVED_SQL = """
-WITH trajectories AS (
+RETURNS_SQL = """
+trajectories AS (
     SELECT trajectory_uid,
            arg_min(group_uid, step_index) AS group_uid,
            arg_min(policy, step_index) AS policy,
@@ -55,7 +55,29 @@ WITH trajectories AS (
     FROM trajectories
     WHERE kind IN ('main', 'sample') AND own_return IS NOT NULL
     GROUP BY group_uid, policy
-), placed AS (
+)
+"""
+"""Trajectories and groups of the rows of base: what a WITH clause begins with."""
+
+_MU_INVALID_SQL = """
+CASE
+    WHEN rollout_logprobs IS NULL THEN 'logprobs_missing'
+    WHEN response_ids IS NULL THEN 'ids_missing'
+    WHEN len(rollout_logprobs) <> len(response_ids) THEN 'length_mismatch'
+    WHEN temperature IS NULL THEN 'temperature_not_logged'
+    WHEN temperature <= 0 THEN 'temperature_zero'
+    WHEN top_p < 1 THEN 'top_p'
+    WHEN {unreadable} THEN 'sampling_unreadable'
+    WHEN {top_k} > 0 THEN 'top_k'
+    WHEN {min_p} > 0 THEN 'min_p'
+    WHEN {frequency_penalty} <> 0 OR {presence_penalty} <> 0
+      OR {repetition_penalty} <> 1 OR json_exists(sampling, '$.logit_bias')
+      THEN 'penalties'
+    WHEN {grammar} THEN 'grammar'
+END
+"""
+_DERIVED_SQL = """
+WITH {returns}, placed AS (
     SELECT step_uid,
            sum(coalesce(reward, 0)) OVER rest AS rest_return,
            count(*) OVER rest - 1 AS steps_to_end
@@ -74,21 +96,7 @@ WITH trajectories AS (
            placed.steps_to_end,
            len(coalesce(base.tool_calls, [])) AS num_tool_calls,
            length(coalesce(base.response, '')) AS response_chars,
-           CASE
-               WHEN rollout_logprobs IS NULL THEN 'logprobs_missing'
-               WHEN response_ids IS NULL THEN 'ids_missing'
-               WHEN len(rollout_logprobs) <> len(response_ids) THEN 'length_mismatch'
-               WHEN temperature IS NULL THEN 'temperature_not_logged'
-               WHEN temperature <= 0 THEN 'temperature_zero'
-               WHEN top_p < 1 THEN 'top_p'
-               WHEN {unreadable} THEN 'sampling_unreadable'
-               WHEN {top_k} > 0 THEN 'top_k'
-               WHEN {min_p} > 0 THEN 'min_p'
-               WHEN {frequency_penalty} <> 0 OR {presence_penalty} <> 0
-                 OR {repetition_penalty} <> 1 OR json_exists(sampling, '$.logit_bias')
-                 THEN 'penalties'
-               WHEN {grammar} THEN 'grammar'
-           END AS mu_invalid_reason
+           {mu_invalid} AS mu_invalid_reason
     FROM base
     JOIN trajectories USING (trajectory_uid)
     JOIN placed USING (step_uid)
@@ -164,18 +172,18 @@ _NUMBERS = {
 """Numeric keys of the sampling column, with the value that changes nothing."""
 
 
-def _sampling_sql() -> dict[str, str]:
-    """Build the SQL that reads the sampling column; an unreadable number is no number."""
+def mu_invalid_sql() -> str:
+    """Build the SQL of mu_invalid_reason; an unreadable number of sampling is no number."""
     reads = {key: f"TRY_CAST(sampling->>'{key}' AS DOUBLE)" for key in _NUMBERS}
     unreadable = [
         f"(sampling->>'{key}' IS NOT NULL AND {sql} IS NULL)" for key, sql in reads.items()
     ]
     grammars = [f"json_exists(sampling, '$.{key}')" for key in schema.GRAMMAR_KEYS]
-    return {
+    return _MU_INVALID_SQL.format(
         **{key: f"coalesce({sql}, {_NUMBERS[key]})" for key, sql in reads.items()},
-        "unreadable": " OR ".join(unreadable),
-        "grammar": " OR ".join(grammars),
-    }
+        unreadable=" OR ".join(unreadable),
+        grammar=" OR ".join(grammars),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +210,16 @@ def load_steps(location: Location) -> pa.Table:
         StoreError: a step stands in the table twice.
         DataError: rewards were attached to a curated directory, whose returns are frozen.
     """
-    base = table.read(location)
-    repeated = base.num_rows - len(set(base["step_uid"].to_pylist()))
+    return derive(with_attached(location, table.read(location)))
+
+
+def with_attached(location: Location, base: pa.Table) -> pa.Table:
+    """Lay what is attached to a data directory over all rows of its step table.
+
+    Raises:
+        StoreError, DataError: as load_steps.
+    """
+    repeated = base.num_rows - len(base["step_uid"].unique())
     if repeated:
         raise StoreError(
             f"{location.path} holds {repeated:,} steps more than once.", "Ingest the logs again."
@@ -216,7 +232,7 @@ def load_steps(location: Location) -> pa.Table:
                 "Attach rewards to the directory that it was curated from, and curate again.",
             )
         base = with_rewards(base, sidecars.read(location, "rewards"))
-    return derive(base)
+    return base
 
 
 def with_rewards(base: pa.Table, rewards: pa.Table) -> pa.Table:
@@ -262,7 +278,9 @@ def derive(base: pa.Table) -> pa.Table:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("base", base)
         rows = connection.sql(
-            _DERIVED_SQL.format(columns=", ".join(columns), **_sampling_sql())
+            _DERIVED_SQL.format(
+                columns=", ".join(columns), returns=RETURNS_SQL, mu_invalid=mu_invalid_sql()
+            )
         ).to_arrow_table()
     return rows.cast(schema.arrow_schema([*schema.STEPS, *schema.DERIVED]))
 
