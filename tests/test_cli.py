@@ -88,7 +88,7 @@ def test_examples_of_all_verbs_run_in_order(tmp_path, claw, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sample_data").symlink_to(SAMPLE)
     lines = list(examples())
-    order = ["ingest", "curate", "merge-prefixes", "verify", "export", "train"]
+    order = ["ingest", "readiness", "curate", "merge-prefixes", "verify", "export", "train"]
     lines.sort(key=lambda line: order.index(shlex.split(line)[1]))
     assert {shlex.split(line)[1] for line in lines} == set(order)
     for line in lines:

@@ -46,27 +46,27 @@ _KEPT = (
 )
 
 _FROZEN_SQL = """
-attempts AS (
-    SELECT trajectory_uid,
-           any_value(trajectory_return) AS own_return,
-           any_value(group_size) AS size,
-           any_value(group_reward_mean) AS mean,
-           any_value(group_reward_std) AS std
-    FROM base GROUP BY trajectory_uid
+extremes AS (
+    SELECT min(trajectory_return) AS low, max(trajectory_return) AS high FROM base
+), seen AS (
+    SELECT *, trajectory_return AS own_return, group_size AS size,
+           group_reward_mean AS mean, group_reward_std AS std
+    FROM base
 )
 """
 _COMPUTED_SQL = f"""
-{query.RETURNS_SQL}, attempts AS (
-    SELECT trajectories.trajectory_uid, own_return, size, mean, std
-    FROM trajectories
-    LEFT JOIN groups ON groups.group_uid = trajectories.group_uid
+{query.RETURNS_SQL}, extremes AS (
+    SELECT min(own_return) AS low, max(own_return) AS high FROM trajectories
+), seen AS (
+    SELECT base.*, own_return, size, mean, std
+    FROM base
+    JOIN trajectories USING (trajectory_uid)
+    LEFT JOIN groups ON groups.group_uid = base.group_uid
                     AND groups.policy IS NOT DISTINCT FROM trajectories.policy
 )
 """
 _FACTS_SQL = """
-WITH {attempts}, extremes AS (
-    SELECT min(own_return) AS low, max(own_return) AS high FROM attempts
-), versions AS (
+WITH {seen}, versions AS (
     SELECT policy AS of_policy, max(policy_version) AS newest FROM base GROUP BY policy
 )
 SELECT log_format, model, policy, tokenizer,
@@ -84,25 +84,24 @@ SELECT log_format, model, policy, tokenizer,
        coalesce(size > 1, false) AS has_group,
        coalesce(size > 1 AND std > 0, false) AS has_spread,
        count(*) AS steps
-FROM base
-JOIN attempts USING (trajectory_uid)
+FROM seen
 LEFT JOIN versions ON versions.of_policy IS NOT DISTINCT FROM policy
 CROSS JOIN extremes
 GROUP BY ALL ORDER BY ALL
 """
 _GROUPS_SQL = """
-WITH {attempts}, firsts AS (
-    SELECT trajectory_uid,
-           arg_min(group_uid, step_index) AS group_uid,
+WITH {seen}, firsts AS (
+    SELECT arg_min(group_uid, step_index) AS group_uid,
+           arg_min(trajectory_kind, step_index) AS kind,
            arg_min(log_format, step_index) AS log_format,
            arg_min(model, step_index) AS model,
-           arg_min(policy, step_index) AS policy
-    FROM base WHERE trajectory_kind IN ('main', 'sample')
-    GROUP BY trajectory_uid
+           arg_min(policy, step_index) AS policy,
+           max(size) AS size, max(mean) AS mean, max(std) AS std
+    FROM seen GROUP BY trajectory_uid
 ), kinds AS (
     SELECT log_format, model, policy, group_uid,
-           max(size) AS size, any_value(mean) AS mean, max(std) AS std
-    FROM firsts JOIN attempts USING (trajectory_uid)
+           max(size) AS size, max(mean) AS mean, max(std) AS std
+    FROM firsts WHERE kind IN ('main', 'sample')
     GROUP BY ALL
 )
 SELECT log_format, model, policy,
@@ -200,10 +199,10 @@ def outlook(location: Location) -> str:
 
 def _query(steps: pa.Table, sql: str) -> list[dict[str, Any]]:
     is_frozen = "trajectory_return" in steps.column_names
-    attempts = _FROZEN_SQL if is_frozen else _COMPUTED_SQL
+    seen = _FROZEN_SQL if is_frozen else _COMPUTED_SQL
     with duckdb.connect(config={"temp_directory": ""}) as connection:
         connection.register("base", steps)
-        text = sql.format(attempts=attempts, mu_invalid=query.mu_invalid_sql())
+        text = sql.format(seen=seen, mu_invalid=query.mu_invalid_sql())
         return connection.sql(text).to_arrow_table().to_pylist()
 
 
