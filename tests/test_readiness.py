@@ -166,6 +166,13 @@ def test_readiness_of_what_is_no_flaw_has_no_reason(ready, edit):
     assert {k: v for k, v in report.steps_by_reason.items() if k != "group_of_one"} == {}
 
 
+def test_readiness_of_a_log_without_rewards_blames_nothing_else_that_follows(ready):
+    report = ready(in_all(reward=None)(good_rows()))
+    assert report.steps_by_reason == {"reward_missing": 4}
+    assert report.steps_valid_by_objective["ppo"] == 4
+    assert report.steps_with_signal_by_objective == {**dict.fromkeys(ALL, 0), "sft": 4}
+
+
 def test_readiness_of_a_policy_that_nothing_can_measure_is_foreign(ready):
     rows = good_rows()
     for row in rows[:2]:

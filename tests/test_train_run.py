@@ -426,7 +426,7 @@ def test_train_ppo_refusal_counts_shares_of_the_steps_that_would_be_trained(tmp_
         run(tmp_path, with_an_empty_step(half_by_another_model()))
     rows = edit_steps(guessing_rows(), state_kind=lambda _: None)
     write_shards(tmp_path / "unknown", with_an_empty_step(rows))
-    with pytest.raises(GateError, match=r"supplied in 128 of 128 steps"):
+    with pytest.raises(GateError, match=r"state_kind is unknown or null in 128 of 128 steps"):
         train(make_config(tmp_path, shards=str(tmp_path / "unknown")))
 
 
