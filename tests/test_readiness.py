@@ -9,7 +9,7 @@ from table_data import commit, steps_of
 from clawcli.curate.run import CurateConfig, curate
 from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.inspect.readiness import ReadinessConfig, readiness
-from clawcli.store import tokenizers
+from clawcli.store import location, table, tokenizers
 
 ALL = ("sft", "kto", "dpo", "awr", "reinforce", "ppo")
 YES = tokenizers.load("tiny").encode("yes").tolist()
@@ -299,6 +299,32 @@ def test_readiness_counts_attached_rewards(tmp_path):
     report = readiness(ReadinessConfig(input=str(tmp_path / "data")))
     assert "reward_missing" not in report.steps_by_reason
     assert report.steps_with_signal_by_objective["dpo"] == 2
+
+
+def test_ingest_of_little_into_a_large_table_points_to_readiness(tmp_path, claw, monkeypatch):
+    monkeypatch.setattr("clawcli.ingest.run._OUTLOOK_STEPS", 1)
+    attempts = [("a", trial, 1.0, [user("u"), assistant(f"x{trial}")]) for trial in range(3)]
+    (tmp_path / "t.json").write_text(tau(attempts))
+    arguments = ("ingest", tmp_path / "t.json", "-o", tmp_path / "data")
+    assert claw(*arguments, "--dry-run", "--json").report["readiness"] is None
+    assert claw(*arguments).err.splitlines()[-1].startswith("Good for sft")
+    again = claw(*arguments)
+    assert again.err.splitlines()[-1] == f"claw readiness {tmp_path}/data says what it can train."
+    assert claw(*arguments, "--json").report["readiness"] is None
+
+
+def test_ingest_whose_table_cannot_be_looked_through_still_counts(tmp_path, claw):
+    (tmp_path / "t.json").write_text(tau([("a", 0, 1.0, [user("u"), assistant("x")])]))
+    arguments = ("ingest", tmp_path / "t.json", "-o", tmp_path / "data")
+    claw(*arguments)
+    commit(tmp_path / "data" / "steps", table.read(location.existing(str(tmp_path / "data"))))
+    result = claw(*arguments)
+    assert result.code == 0
+    assert "What the table is good for cannot be told: " in result.err
+
+
+def test_readiness_steps_without_ids_have_no_tokenizer_to_doubt(ready):
+    assert ready(in_first(response_ids=None)(good_rows())).steps_tokenizer_unknown == 3
 
 
 def model_directory(tmp_path, name="m", *, tokenizer=True, config='{"_name_or_path": ""}'):
