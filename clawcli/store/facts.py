@@ -260,7 +260,7 @@ def _knows_schemas(steps: pa.Table) -> np.ndarray:
     state.py. All rows walk at once, each round twice as far, so that few rounds are enough.
     """
     known = steps["has_schemas"].to_numpy()
-    walks = ~known & (pc.fill_null(steps["prefix_messages"], 0).to_numpy() > 0)
+    walks = ~known & (pc.fill_null(steps["prefix_messages"], 1).to_numpy() != 0)
     walks &= steps["parent_step_uid"].is_valid().to_numpy()
     if (known | walks).all():
         return np.ones(len(known), np.bool_)  # every walk ends at a row that has them
