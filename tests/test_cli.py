@@ -89,8 +89,8 @@ def test_examples_of_all_verbs_run_in_order(tmp_path, claw, monkeypatch):
     (tmp_path / "sample_data").symlink_to(SAMPLE)
     lines = list(examples())
     order = [
-        *("ingest", "attach", "curate", "merge-prefixes", "verify", "export", "train"),
-        *("lineage", "forget"),
+        *("ingest", "readiness", "attach", "curate", "merge-prefixes", "verify", "export"),
+        *("train", "lineage", "forget"),
     ]
     lines.sort(key=lambda line: order.index(shlex.split(line)[1]))
     assert {shlex.split(line)[1] for line in lines} == set(order)

@@ -182,7 +182,7 @@ def test_commands_hold_every_flag_of_curate_and_none_that_says_nothing():
     assert commands.write("curate", ["d@1"], "o", {**said, **left}) == (
         "claw curate d@1 --where 'reward > 0' --sample 0.5 --seed 0 --unit trajectory -o o"
     )
-    settings = {field for field in CurateConfig.__dataclass_fields__}
+    settings = set(CurateConfig.__dataclass_fields__)
     assert settings - {"input", "output", "force", "dry_run", "where_timeout_s"} == set(
         commands.FLAGS["curate"]
     )

@@ -24,6 +24,7 @@ from clawcli.cli import (
     ingest,
     lineage,
     merge_prefixes,
+    readiness,
     train,
     verify,
 )
@@ -41,7 +42,18 @@ app = typer.Typer(
         "trained on (train). Environment: NO_COLOR turns colours off."
     ),
 )
-VERBS = (ingest, attach, curate, merge_prefixes, export, train, verify, lineage, forget)
+VERBS = (
+    ingest,
+    readiness,
+    attach,
+    curate,
+    merge_prefixes,
+    export,
+    train,
+    verify,
+    lineage,
+    forget,
+)
 for _module in VERBS:
     app.command(_module.NAME, epilog=_module.EXAMPLE, no_args_is_help=True)(_module.command)
 

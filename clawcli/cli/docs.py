@@ -1,4 +1,4 @@
-"""Write docs/cli.md and docs/step-table.md from the code: python -m clawcli.cli.docs DIRECTORY.
+"""Write docs/cli.md, docs/readiness.md and docs/step-table.md: python -m clawcli.cli.docs DIRECTORY.
 
 A test compares the committed pages with what this makes, so they cannot lie.
 """
@@ -12,20 +12,29 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 import typer
 
 from clawcli import schema
 from clawcli.cli.app import app
+from clawcli.objectives import RULES, Effect, Objective, Reason
 from clawcli.schema import Column
+
+E = TypeVar("E", bound=StrEnum)
 
 _WIDTH = 100
 
 
 def pages() -> dict[str, str]:
     """Make all generated pages: file name -> text."""
-    return {"cli.md": cli_page(), "step-table.md": step_table_page()}
+    return {
+        "cli.md": cli_page(),
+        "readiness.md": readiness_page(),
+        "step-table.md": step_table_page(),
+    }
 
 
 def cli_page() -> str:
@@ -118,6 +127,45 @@ def flags() -> list[str]:
             for parameter in verb.params:
                 found.append(f"{name} {' '.join(parameter.opts)}")
     return sorted(found)
+
+
+def readiness_page() -> str:
+    """Make the page of all reasons why a step does not train."""
+    parts = [
+        "# What a log can train\n",
+        "Generated from the code by `make docs`.\n",
+        "`claw readiness DATA` counts the steps that are valid for each objective, those that carry "
+        "signal, and the reasons against the others. `claw train` refuses by the same rules.\n",
+        "| objective | what it does with a step |\n|---|---|",
+        *(f"| `{o.value}` | {meaning} |" for o, meaning in _members(Objective)),
+        "",
+        "A reason does one of three things to a step:\n",
+        *(f"* {effect.value.replace('_', ' ')}: {meaning}" for effect, meaning in _members(Effect)),
+        "\n## Reasons\n",
+        f"| reason | column | {' | '.join(Objective)} |\n|---|---|{'---|' * len(Objective)}",
+        *(_effects(reason) for reason in Reason),
+        "\n## What to do\n",
+        "| reason | meaning | fix |\n|---|---|---|",
+        *(f"| `{r.value}` | {meaning} | {RULES[r].fix} |" for r, meaning in _members(Reason)),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _members(kind: type[E]) -> Iterator[tuple[E, str]]:
+    """Yield the members of an enumeration with the sentences below them."""
+    (tree,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(tree, ast.ClassDef)
+    for member, text in itertools.pairwise(tree.body):
+        if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
+            assert isinstance(member.targets[0], ast.Name)
+            yield kind[member.targets[0].id], " ".join(ast.literal_eval(text.value).split())
+
+
+def _effects(reason: Reason) -> str:
+    rule = RULES[reason]
+    found = (rule.effects.get(objective) for objective in Objective)
+    cells = ("" if effect is None else effect.value.replace("_", " ") for effect in found)
+    return f"| `{reason.value}` | {rule.column} | {' | '.join(cells)} |"
 
 
 def step_table_page() -> str:

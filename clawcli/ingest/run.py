@@ -8,6 +8,7 @@ later run goes on where this one ended.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -35,8 +36,10 @@ from clawcli.ingest.secrets import rules as secret_rules
 from clawcli.ingest.sources import KnownSources
 from clawcli.ingest.totals import Totals
 from clawcli.ingest.values import seconds
-from clawcli.store import location, log, table, tombstones
+from clawcli.store import facts, location, log, table, tombstones
 from clawcli.store.location import Location
+
+logger = logging.getLogger(__name__)
 
 _RESTATED_WARNING = 0.2
 _PARALLEL_BYTES = 48 << 20
@@ -58,6 +61,8 @@ _TOLD = (
 )
 """Settings that decide what a run writes, for the commit infos: from them claw lineage makes the
 command again."""
+_OUTLOOK_STEPS = 100_000
+"""A table of so many steps is looked through in half a second, however little was added to it."""
 FATES = ("used", "duplicate", "failed_call", "ignored", "pending", "rejected")
 
 
@@ -124,6 +129,9 @@ class IngestReport:
     rewards: dict[str, Any] | None
     """What became of --rewards; null = not asked for."""
     table_version: int | None
+    readiness: str | None
+    """What the table is good for, in one sentence, as claw readiness says it. Null = not asked: of
+    a dry run, and of a large table to which little was added."""
     problems: tuple[str, ...] = ()
     """Sources that could not be read through, one sentence each; the rest was committed."""
 
@@ -409,5 +417,18 @@ def _report(place: Location, rounds: Rounds, rewards: Any) -> IngestReport:
         restated_frac=restated_frac,
         rewards=None if rewards is None else msgspec.to_builtins(rewards),
         table_version=None if rounds.dry_run else version,
+        readiness=_readiness(place, rounds),
         problems=(*totals.problems, *(str(error) for error in totals.errors)),
     )
+
+
+def _readiness(place: Location, rounds: Rounds) -> str | None:
+    """Say what the table is good for, where that costs little beside the run."""
+    written = rounds.totals.steps + rounds.totals.steps_changed
+    if rounds.dry_run or rounds.committed.num_steps > max(_OUTLOOK_STEPS, 2 * written):
+        return None
+    try:
+        return facts.outlook(place)
+    except ClawError as error:  # what was read is committed all the same
+        logger.warning("What the table is good for cannot be told: %s", error)
+        return None

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from clawcli import schema
-from clawcli.errors import DataError, StoreError
 from clawcli.store import arrow, derived, log, query, scan, sidecars, table, uids
 from clawcli.store.derived import OF_STEP, SIGNAL_INPUTS, SIGNAL_NAMES, Order
 from clawcli.store.expressions import PLACE
@@ -79,10 +78,7 @@ class Frame:
         if (first[1:] == first[:-1]).any():  # else no two are equal
             repeated = keys.num_rows - len(keys["step_uid"].unique())
             if repeated:
-                raise StoreError(
-                    f"{self.location.path} holds {repeated:,} steps more than once.",
-                    "Ingest the logs again.",
-                )
+                raise query.twice(self.location, repeated)
         return keys
 
     def _scan(self, names: Sequence[str], file: ActiveFile | None = None) -> Iterator[pa.Table]:
@@ -120,18 +116,11 @@ class Frame:
 
     def _read_rewards(self) -> pa.Table | None:
         """Lay attached rewards over the logged ones; null = there are none."""
-        if self.is_frozen:
-            if sidecars.exists(self.location, "rewards"):
-                raise DataError(
-                    f"{self.location.path} was curated, so its returns are frozen, but it has "
-                    "rewards of its own that would not change them.",
-                    "Attach rewards to the directory that it was curated from, and curate again.",
-                )
-            return None
-        if not sidecars.exists(self.location, "rewards"):
+        rewards = query.attached_rewards(self.location, self.stored.names)
+        if rewards is None:
             return None
         base = self._stored(query.REWARD_INPUTS)
-        found = query.with_rewards(base, sidecars.read(self.location, "rewards"))
+        found = query.with_rewards(base, rewards)
         return found.select(list(query.REWARD_COLUMNS))
 
     @property

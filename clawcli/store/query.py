@@ -7,6 +7,7 @@ own (expressions.py) and yields step_uids and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import duckdb
@@ -96,21 +97,49 @@ def load_steps(location: Location) -> pa.Table:
         StoreError: a step stands in the table twice.
         DataError: rewards were attached to a curated directory, whose returns are frozen.
     """
-    base = table.read(location)
-    repeated = base.num_rows - len(set(base["step_uid"].to_pylist()))
+    return derive(with_attached(location, table.read(location)))
+
+
+def with_attached(location: Location, base: pa.Table) -> pa.Table:
+    """Lay what is attached to a data directory over all rows of its step table.
+
+    Args:
+        location: the directory.
+        base: its rows with at least the REWARD_INPUTS.
+
+    Raises:
+        StoreError: a step stands in the table twice.
+        DataError: rewards were attached to a curated directory, whose returns are frozen.
+    """
+    repeated = base.num_rows - len(base["step_uid"].unique())
     if repeated:
-        raise StoreError(
-            f"{location.path} holds {repeated:,} steps more than once.", "Ingest the logs again."
+        raise twice(location, repeated)
+    rewards = attached_rewards(location, base.column_names)
+    return base if rewards is None else with_rewards(base, rewards)
+
+
+def twice(location: Location, repeated: int) -> StoreError:
+    """Say that a table holds steps more than once."""
+    return StoreError(
+        f"{location.path} holds {repeated:,} steps more than once.", "Ingest the logs again."
+    )
+
+
+def attached_rewards(location: Location, columns: Collection[str]) -> pa.Table | None:
+    """Read the rewards that are attached to a step table with some columns; null = none are.
+
+    Raises:
+        DataError: it was curated, so that its returns are frozen.
+    """
+    if not sidecars.exists(location, "rewards"):
+        return None
+    if any(name in columns for name in schema.FROZEN_NAMES):
+        raise DataError(
+            f"{location.path} was curated, so its returns are frozen, but it has rewards of "
+            "its own that would not change them.",
+            "Attach rewards to the directory that it was curated from, and curate again.",
         )
-    if sidecars.exists(location, "rewards"):
-        if any(name in base.column_names for name in schema.FROZEN_NAMES):
-            raise DataError(
-                f"{location.path} was curated, so its returns are frozen, but it has rewards of "
-                "its own that would not change them.",
-                "Attach rewards to the directory that it was curated from, and curate again.",
-            )
-        base = with_rewards(base, sidecars.read(location, "rewards"))
-    return derive(base)
+    return sidecars.read(location, "rewards")
 
 
 def with_rewards(base: pa.Table, rewards: pa.Table) -> pa.Table:
