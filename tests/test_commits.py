@@ -38,6 +38,17 @@ def test_commit_syncs_files_before_the_log_and_the_log_before_it_returns(root, m
     assert {entry, entry.parent, root} <= after
 
 
+def test_restore_syncs_the_log_before_it_returns(root, monkeypatch):
+    commit(root, steps_like(0, 1))
+    commit(root, steps_like(1, 2))
+    synced = []
+    monkeypatch.setattr(artefact, "sync", synced.append)
+    assert table.restore(root, 0, info={"command": "restore"}) == 2
+    entry = root / "_delta_log" / f"{2:020d}.json"
+    assert {entry, entry.parent} <= set(synced)
+    assert uids(table.read(place(root))) == uids(steps_like(0, 1))
+
+
 def test_commit_without_files_records_what_was_read(root):
     assert table.commit(root, [], schema.steps_schema(), info=INFO, partition_by=PARTITIONS) == 0
     assert table.commit(root, [], schema.steps_schema(), info=INFO, partition_by=PARTITIONS) == 1

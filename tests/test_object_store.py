@@ -9,6 +9,11 @@ from table_data import PARTITIONS, steps_like
 from clawcli import schema
 from clawcli.errors import ConflictError, MissingExtraError, NotFoundError, StoreError, UsageError
 from clawcli.ingest.attach.run import AttachConfig, attach
+from clawcli.manage.diff import DiffConfig, diff
+from clawcli.manage.log import LogConfig, log_of
+from clawcli.manage.optimize import OptimizeConfig, optimize
+from clawcli.manage.restore import RestoreConfig, restore
+from clawcli.manage.tag import TagConfig, tag
 from clawcli.store import artefact, location, query, remote, sidecars, table
 
 pytestmark = pytest.mark.slow
@@ -233,3 +238,24 @@ def test_remote_data_is_attached_to_by_two_at_once_and_both_land(bucket, tmp_pat
     )
     last = max(rows, key=lambda row: row["sidecar_version"])
     assert again.report["new"] == int(last["same"] != 0)
+
+
+def test_remote_versions_are_listed_and_compared_and_changed_only_here(data):
+    write(data, steps_like(0, 30))
+    write(data, steps_like(30, 40))
+    url = str(data.path)
+    listed = log_of(LogConfig(input=url)).versions
+    assert [(one.version, one.steps_added) for one in listed] == [(1, 10), (0, 30)]
+    assert diff(DiffConfig(a=f"{url}@0", b=url)).steps_added == 10
+    today = f"{listed[0].committed_at[:10]}"
+    assert location.parse(f"{url}@{today}").version == 1
+    with pytest.raises(NotFoundError, match="It has no tags"):
+        location.parse(f"{url}@gold")
+    assert location.parse(f"{url}-new@gold").path == remote.parse(f"{url}-new@gold")
+    for work in (
+        lambda: tag(TagConfig(input=url, name="gold")),
+        lambda: restore(RestoreConfig(input=f"{url}@0")),
+        lambda: optimize(OptimizeConfig(input=url)),
+    ):
+        with pytest.raises(UsageError, match="is in an object store, where only claw ingest"):
+            work()

@@ -50,6 +50,7 @@ def run_verb(
     inputs: Sequence[str],
     manner: Manner,
     meter: Meter | None = None,
+    out: Callable[[str], None] | None = None,
 ) -> R:
     """Configure one verb, run it, and report on it.
 
@@ -62,6 +63,7 @@ def run_verb(
         inputs: what the verb reads, for the report.
         manner: the flags that all verbs share.
         meter: what the work tells how far it is; None = it does not.
+        out: prints a line of words; by default on stderr, where what went on is told.
 
     Returns:
         The report of the work, already shown.
@@ -85,7 +87,7 @@ def run_verb(
         print_json({**head, **body, "duration_s": round(time.monotonic() - started, 3)})
     elif not manner.quiet:
         for line in words(report):
-            say(line)
+            (out or say)(line)
         if dry_run:
             say("Nothing was written (--dry-run).")
     return report
@@ -103,6 +105,11 @@ def _working(command: str, manner: Manner, meter: Meter | None) -> AbstractConte
 def say(line: str) -> None:
     """Print one line on stderr, without control characters."""
     print(plain(line), file=sys.stderr)  # noqa: T201 - this is the layer that prints
+
+
+def answer(line: str) -> None:
+    """Print one line of what was asked for on stdout, without control characters."""
+    print(plain(line), flush=True)  # noqa: T201
 
 
 def plain(text: str) -> str:

@@ -55,6 +55,7 @@ def _configs() -> dict[str, list[type]]:
     from clawcli.export.shards import ExportShardsConfig
     from clawcli.ingest.attach.run import AttachConfig
     from clawcli.ingest.run import IngestConfig
+    from clawcli.manage.optimize import OptimizeConfig
     from clawcli.prefix.run import MergeConfig
     from clawcli.train.config import TrainConfig
 
@@ -65,6 +66,7 @@ def _configs() -> dict[str, list[type]]:
         "merge-prefixes": [MergeConfig],
         "export": [ExportRowsConfig, ExportShardsConfig],
         "train": [TrainConfig],
+        "optimize": [OptimizeConfig],
     }
 
 

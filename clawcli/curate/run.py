@@ -128,7 +128,7 @@ def curate(config: CurateConfig) -> CurateReport:
     """
     shares = _checked(config)
     source = location.existing(config.input)
-    output = location.local(location.parse(config.output).path)
+    output = location.local(location.whole(config.output).path)
     artefact.check_apart(output, source.on_disk)
     artefact.check_free(output, force=config.force, ours=_is_ours)
     known = sidecars.versions(source)

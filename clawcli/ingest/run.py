@@ -12,7 +12,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,14 @@ from typing import Any
 import msgspec
 
 from clawcli.engine import Workers, without_gc
-from clawcli.errors import ClawError, ConfigError, DataError, NotFoundError, UsageError
+from clawcli.errors import (
+    ClawError,
+    ConfigError,
+    ConflictError,
+    DataError,
+    NotFoundError,
+    UsageError,
+)
 from clawcli.ingest import plan
 from clawcli.ingest.attach import files as reward_files
 from clawcli.ingest.attach.plan import parse_on
@@ -149,9 +156,7 @@ def ingest(config: IngestConfig, progress: Progress | None = None) -> IngestRepo
             IngestReport.problems.
         StoreError: the output cannot be written.
     """
-    place = location.parse(config.output)
-    if place.version is not None:
-        raise UsageError(f"{config.output} names a version.", "A version cannot be written to.")
+    place = location.whole(config.output)
     if not location.may_hold_data(place.path):
         raise DataError(
             f"{place.path} is there, but is no data directory.", "Choose another --output."
@@ -209,8 +214,10 @@ def _at_work(config: IngestConfig, place: Location, *, is_new: bool) -> Iterator
         with nullcontext() if config.dry_run else table.at_work(place.path):
             yield
     except ClawError:
-        if is_new:
-            location.clear(place)  # of a run that read nothing, nothing is left behind
+        if is_new and isinstance(place.path, Path) and place.path.is_dir():
+            # of a run that read nothing, nothing is left behind; another may have begun there
+            with suppress(ConflictError), table.alone(place.path):
+                location.clear(place)
         raise
 
 

@@ -129,6 +129,22 @@ def _version_on(location: Location, day: str) -> int:
     raise NotFoundError(f"{location.path} had no version yet on {day}.", since)
 
 
+def whole(text: str) -> Location:
+    """Read the location of a directory where no version of it can be meant.
+
+    Raises:
+        UsageError: it names a version.
+        NotFoundError, StoreError: as parse.
+    """
+    location = parse(text)
+    if location.version is not None:
+        raise UsageError(
+            f"{text} names a version, where the directory is asked for.",
+            f"Write {location.path}.",
+        )
+    return location
+
+
 def here(location: Location) -> Path:
     """Return the directory of a location for a verb that changes it in place.
 

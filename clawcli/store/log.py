@@ -233,6 +233,11 @@ def commits(root: Place) -> Iterator[Commit]:
         )
 
 
+def count(root: Place) -> int:
+    """Count the versions that the log of a table lists."""
+    return len(_entries(root))
+
+
 def newest(root: Place) -> int | None:
     """Return the newest version of a table; None where there is none."""
     entries = _entries(root)

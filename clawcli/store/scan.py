@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from clawcli import schema
-from clawcli.errors import DataError
+from clawcli.errors import DataError, StoreError
 from clawcli.store import files
 from clawcli.store.log import ActiveFile
 from clawcli.store.remote import Place
@@ -69,6 +69,11 @@ def read(
             pieces = fragment.split_by_row_group(where, schema=fields)
             groups = [group.id for piece in pieces for group in piece.row_groups]
             yield from _read_some(root, file, fragment.metadata, groups, wanted, asked, where)
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"A data file of {root} is gone: {error}.",
+            "Old versions lose theirs to claw optimize, which spares tags and the newest one.",
+        ) from error
     except (OSError, pa.ArrowException) as error:
         raise files.translate(error, root) from error
 
