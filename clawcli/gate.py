@@ -1,11 +1,13 @@
-"""From a step's facts to "valid for sft | ppo, else why not".
+"""From a step's facts to "valid for sft | kto | dpo | awr | reinforce | ppo, else why not".
 
 PPO is for tokens whose behaviour policy is known: its loss weighs them by old / behaviour, and on
 another model's log an unanchored surrogate first rises and then ruins the policy. So the facts
 are asked for, and the refusal names column and share. Whether a policy is the model's own is
-measured where log-probs are logged (is_own), not taken from its name.
+measured where log-probs are logged (is_own), not taken from its name. What each reason does to
+each objective stands in objectives.py.
 
-Pure: `claw train` feeds it from shard columns, `claw readiness` will from a step table.
+Pure: `claw train` feeds it from shard columns, `claw readiness` and `claw ingest` from a step
+table.
 """
 
 from __future__ import annotations
@@ -13,12 +15,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from clawcli.errors import GateError
+from clawcli.objectives import RULES, Effect, Objective, Reason
+
+__all__ = [
+    "Effect",
+    "Facts",
+    "Objective",
+    "Reason",
+    "Tally",
+    "applying",
+    "count_reasons",
+    "covers",
+    "covers_each",
+    "delta_quantiles",
+    "headline",
+    "is_own",
+    "presumed_own",
+    "reasons",
+    "refuse_off_policy",
+    "step_facts",
+    "tally",
+]
 
 KNOWN_STATES = ("full", "supplied")
 """Values of state_kind at which the prompt is what the policy really saw."""
@@ -27,65 +49,69 @@ OWN_P90_NATS = 0.25
 """Limits on |logged - own log-prob|: an engine in bfloat16 stays well below them (about 0.01 and
 0.1 are common), another model, another temperature or an older checkpoint does not."""
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-
-
-class Objective(StrEnum):
-    """What training does with a step."""
-
-    SFT = "sft"
-    """Raise the log-likelihood of the action."""
-    PPO = "ppo"
-    """Clipped policy gradient with the group advantage and KL to the starting model."""
-
-
-class Reason(StrEnum):
-    """Why a step is not valid for an objective; each names the column that says so."""
-
-    NO_ACTION_TOKENS = "no_action_tokens"
-    """The step has no token to train."""
-    LOGPROBS_MISSING = "logprobs_missing"
-    """rollout_logprobs is null for a token before the last one."""
-    LOGPROBS_INVALID = "logprobs_invalid"
-    """mu_valid is false: the log-probs are not those of the policy that drew the tokens."""
-    POLICY_FOREIGN = "policy_foreign"
-    """policy is another model than the one that is trained, or cannot be told from one."""
-    STATE_UNKNOWN = "state_unknown"
-    """state_kind is not full or supplied: the policy may have seen another prompt."""
-    NO_SPREAD = "no_spread"
-    """group_reward_std is 0 or null: the advantage is 0, the step is valid but without signal."""
-
-
-_COLUMN = {
-    Reason.NO_ACTION_TOKENS: "response_end - response_start is 0",
-    Reason.LOGPROBS_MISSING: "rollout_logprobs is null",
-    Reason.LOGPROBS_INVALID: "mu_valid is false",
-    Reason.POLICY_FOREIGN: "policy is not known to be the model's own",
-    Reason.STATE_UNKNOWN: "state_kind is not full or supplied",
-    Reason.NO_SPREAD: "group_reward_std is 0 or null",
-}
-OFF_POLICY = (
-    Reason.LOGPROBS_MISSING,
-    Reason.LOGPROBS_INVALID,
-    Reason.POLICY_FOREIGN,
-    Reason.STATE_UNKNOWN,
+TRUSTED_FRAC = 0.9
+"""A model's ids are a tokenizer's where at least this share of its steps decodes to the text.
+Another tokenizer leaves next to none; an engine that trims a stop string leaves nearly all."""
+NOTHING_TO_TRAIN = (Reason.NO_ACTION_TOKENS, Reason.LOSS_WEIGHT_ZERO)
+"""Where one of these applies, nothing else is asked."""
+OFF_POLICY = tuple(
+    reason
+    for reason, rule in RULES.items()
+    if rule.effects.get(Objective.PPO) is Effect.REFUSES and reason not in NOTHING_TO_TRAIN
 )
 """What --allow-off-policy accepts."""
+_NO_SIGNAL = tuple(
+    reason for reason, rule in RULES.items() if rule.effects.get(Objective.PPO) is Effect.NO_SIGNAL
+)
+_STATES = {"reconstructed": Reason.STATE_RECONSTRUCTED, "partial": Reason.STATE_PARTIAL}
+_MU_REASONS = frozenset(
+    {
+        Reason.LENGTH_MISMATCH,
+        Reason.TEMPERATURE_NOT_LOGGED,
+        Reason.TEMPERATURE_ZERO,
+        Reason.TOP_P,
+        Reason.TOP_K,
+        Reason.MIN_P,
+        Reason.PENALTIES,
+        Reason.GRAMMAR,
+        Reason.SAMPLING_UNREADABLE,
+    }
+)
+"""Those that are values of mu_invalid_reason too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What decides about one step."""
+    """What decides about one step. A default stands where whoever asks cannot know."""
 
-    action_tokens: int
-    """Tokens that would be trained."""
+    has_action: bool
+    """There is something that would be trained."""
+    is_trained: bool = True
+    """loss_weight is above 0."""
+    own: bool | None = None
+    """The policy is the model that is trained; None = not decided yet."""
+    own_tokenizer: bool | None = None
+    """The logged ids are of the model's tokenizer; None = not known, or none are logged."""
+    has_ids: bool = True
+    """The ids that the policy drew are logged."""
     has_logprobs: bool
     """rollout_logprobs covers the action; see covers."""
     mu_valid: bool | None
     """As in the step table; None = not known, which counts as not valid."""
-    own: bool | None
-    """The policy is the model that is trained; None = not decided yet."""
+    mu_invalid_reason: str | None = None
+    """As in the step table."""
     state_kind: str | None
     """As in the step table."""
+    has_tools: bool = True
+    """The schemas of the tools that the attempt called are known, or it called none."""
+    is_stale: bool = False
+    """policy_version is below the newest of the same policy."""
+    has_return: bool = True
+    """The step's trajectory has a return."""
+    returns_differ: bool = True
+    """Not all trajectories of the data have the same return."""
+    has_group: bool
+    """The step's group has at least two trajectories with a return."""
     has_spread: bool
     """The returns of the step's group differ."""
 
@@ -93,18 +119,24 @@ class Facts:
 def step_facts(step: Mapping[str, Any], *, own: bool | None) -> Facts:
     """Collect the facts of a step from its columns.
 
+    Shards say nothing of tools, and hold the ids that their log-probs belong to.
+
     Args:
         step: fields of schema.SHARD_STEP.
         own: what is known of its policy.
     """
     size, std = step["group_size"], step["group_reward_std"]
+    has_group = size is not None and size > 1
     return Facts(
-        action_tokens=step["response_end"] - step["response_start"],
+        has_action=step["response_end"] > step["response_start"],
+        own=own,
         has_logprobs=covers(step["rollout_logprobs"]),
         mu_valid=step["mu_valid"],
-        own=own,
+        mu_invalid_reason=step["mu_invalid_reason"],
         state_kind=step["state_kind"],
-        has_spread=size is not None and size > 1 and std is not None and std > 0,
+        has_return=step["trajectory_return"] is not None,
+        has_group=has_group,
+        has_spread=has_group and std is not None and std > 0,
     )
 
 
@@ -122,31 +154,192 @@ def covers(rollout_logprobs: Sequence[float | None] | None) -> bool:
     return None not in rollout_logprobs[:-1]
 
 
-def reasons(objective: Objective, facts: Facts) -> tuple[Reason, ...]:
-    """Say why a step is not valid for an objective; empty = it is.
+def covers_each(lengths: np.ndarray, is_null: np.ndarray) -> np.ndarray:
+    """Tell of many steps at once what covers tells of one.
 
-    Of a step without action tokens nothing is trained, so nothing else is asked of it.
+    Args:
+        lengths: int [S], values in each step's list; 0 = null or empty.
+        is_null: bool [N], which values are null, all lists joined.
+
+    Returns:
+        bool [S].
+
+    Example:
+        >>> covers_each(np.array([2, 2, 1, 0]), np.array([False, True, True, False, True]))
+        array([ True, False, False, False])
     """
-    if facts.action_tokens == 0:
+    covered = lengths > 0
+    may_lack = np.zeros(len(is_null), np.bool_)
+    may_lack[np.cumsum(lengths)[lengths > 1] - 1] = True
+    steps = np.repeat(np.arange(len(lengths)), lengths)
+    covered[steps[is_null & ~may_lack]] = False
+    return covered
+
+
+def reasons(objective: Objective, facts: Facts) -> tuple[Reason, ...]:
+    """Say why a step is not valid for an objective, or trains nothing; empty = it is and does.
+
+    Cautions are not among them. Of a step of which nothing is trained nothing else is asked.
+    """
+    effects = (Effect.REFUSES, Effect.NO_SIGNAL)
+    return tuple(r for r in applying(facts) if RULES[r].effects.get(objective) in effects)
+
+
+def applying(facts: Facts) -> tuple[Reason, ...]:
+    """List all reasons that apply to a step, whatever the objective."""
+    if not facts.is_trained:
+        return (Reason.LOSS_WEIGHT_ZERO,)
+    if not facts.has_action:
         return (Reason.NO_ACTION_TOKENS,)
-    found = []
-    if objective is Objective.PPO:
-        if not facts.has_logprobs:
-            found.append(Reason.LOGPROBS_MISSING)
-        elif not facts.mu_valid:
-            found.append(Reason.LOGPROBS_INVALID)
-        if facts.own is False:
-            found.append(Reason.POLICY_FOREIGN)
-        if facts.state_kind not in KNOWN_STATES:
-            found.append(Reason.STATE_UNKNOWN)
-        if not facts.has_spread:
-            found.append(Reason.NO_SPREAD)
-    return tuple(found)
+    applies = {
+        Reason.POLICY_FOREIGN: facts.own is False,
+        Reason.LOGPROBS_MISSING: not facts.has_logprobs,
+        Reason.IDS_MISSING: not facts.has_ids,
+        Reason.TOKENIZER_FOREIGN: facts.has_ids and facts.own_tokenizer is False,
+        Reason.TOOLS_MISSING: not facts.has_tools,
+        Reason.STALE: facts.is_stale,
+        Reason.REWARD_MISSING: not facts.has_return,
+        Reason.RETURNS_EQUAL: facts.has_return and not facts.returns_differ,
+        Reason.GROUP_OF_ONE: facts.has_return and not facts.has_group,
+        Reason.NO_SPREAD: facts.has_return and facts.has_group and not facts.has_spread,
+    }
+    found = {reason for reason, does in applies.items() if does}
+    # that ids are missing says already that their log-probs count for nothing
+    if facts.has_logprobs and facts.has_ids and not facts.mu_valid:
+        cause = facts.mu_invalid_reason
+        found.add(Reason(cause) if cause in _MU_REASONS else Reason.LOGPROBS_INVALID)
+    if facts.state_kind not in KNOWN_STATES:
+        found.add(_STATES.get(facts.state_kind or "", Reason.STATE_UNKNOWN))
+    return tuple(reason for reason in Reason if reason in found)
 
 
 def count_reasons(objective: Objective, facts: Iterable[Facts]) -> Counter[Reason]:
     """Count the steps to which each reason applies."""
     return Counter(reason for each in facts for reason in reasons(objective, each))
+
+
+def presumed_own(facts: Iterable[tuple[str | None, Facts]]) -> dict[str | None, bool | None]:
+    """Say what is known of policies before a model measures them.
+
+    Args:
+        facts: policy and facts of steps.
+
+    Returns:
+        policy -> None where log-probs are logged that can be measured, else False: nothing will
+        ever tell that it is the model's own.
+    """
+    found: dict[str | None, bool | None] = {}
+    for policy, each in facts:
+        if each.has_logprobs and each.mu_valid:
+            found[policy] = None
+        else:
+            found.setdefault(policy, False)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tally:
+    """Steps by what they can train. Reasons are counted where they apply; one step may have many."""
+
+    steps: int
+    valid: Mapping[Objective, int]
+    """Steps that no reason refuses."""
+    with_signal: Mapping[Objective, int]
+    """Valid ones that train something."""
+    reasons: Mapping[Reason, int]
+    """In the order of Reason; those that apply to no step are missing."""
+    undecided: int
+    """Steps valid for ppo of whose policy it is not known whether it is the model's own."""
+
+
+def tally(facts: Iterable[tuple[Facts, int]]) -> Tally:
+    """Count steps by what they can train.
+
+    Args:
+        facts: facts, and the number of steps that have them.
+    """
+    steps = undecided = 0
+    valid, with_signal, found = Counter[Objective](), Counter[Objective](), Counter[Reason]()
+    for each, count in facts:
+        steps += count
+        applied = applying(each)
+        found.update(dict.fromkeys(applied, count))
+        for objective in Objective:
+            effects = {RULES[reason].effects.get(objective) for reason in applied}
+            if Effect.REFUSES not in effects:
+                valid[objective] += count
+                if Effect.NO_SIGNAL not in effects:
+                    with_signal[objective] += count
+                if objective is Objective.PPO and each.own is None:
+                    undecided += count
+    return Tally(
+        steps=steps,
+        valid={objective: valid[objective] for objective in Objective},
+        with_signal={objective: with_signal[objective] for objective in Objective},
+        reasons={reason: found[reason] for reason in Reason if found[reason]},
+        undecided=undecided,
+    )
+
+
+_REASONS_NAMED = 3
+"""So many reasons stand in a headline; the report has all."""
+
+
+def headline(counted: Tally) -> str:
+    """Say in one sentence what steps are good for.
+
+    Steps that are context for others do not count. "Good for" is said where every step trains
+    something.
+    """
+    steps = counted.steps - counted.reasons.get(Reason.LOSS_WEIGHT_ZERO, 0)
+    if not counted.steps:
+        return "There is no step to train on."
+    if not steps:
+        return f"Nothing is to be trained: loss_weight is 0 in all {counted.steps:,} steps."
+    by_count: dict[int, list[Objective]] = {}
+    by_reasons: dict[str, list[Objective]] = {}
+    for objective in Objective:
+        if count := counted.with_signal[objective]:
+            by_count.setdefault(count, []).append(objective)
+        else:
+            by_reasons.setdefault(_why_not(objective, counted), []).append(objective)
+    good = by_count.pop(steps, [])
+    parts = [f"good for {_listed(good)}"] if good else []
+    if by_count:
+        parts.append(
+            "in part for "
+            + _listed(
+                f"{_listed(names)} ({count:,} of {steps:,} steps)"
+                for count, names in sorted(by_count.items(), reverse=True)
+            )
+        )
+    if by_reasons:
+        not_for = (f"{_listed(names)} ({why})" for why, names in by_reasons.items())
+        parts.append(f"not for {_listed(not_for)}")
+    if counted.with_signal[Objective.PPO] and counted.undecided:
+        parts.append("ppo needs the model's own policy, which claw train measures")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _why_not(objective: Objective, counted: Tally) -> str:
+    # where no step is valid, what makes valid ones silent is not the trouble
+    asked = (Effect.REFUSES, Effect.NO_SIGNAL) if counted.valid[objective] else (Effect.REFUSES,)
+    found = [
+        reason
+        for reason in counted.reasons
+        if RULES[reason].effects.get(objective) in asked and reason is not Reason.LOSS_WEIGHT_ZERO
+    ]
+    found.sort(key=lambda reason: -counted.reasons[reason])
+    labels = [RULES[reason].label for reason in found[:_REASONS_NAMED]]
+    if more := len(found) - len(labels):
+        labels.append(f"{more} more")
+    return ", ".join(labels)
+
+
+def _listed(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def refuse_off_policy(
@@ -165,10 +358,11 @@ def refuse_off_policy(
     found = [reason for reason in OFF_POLICY if counts.get(reason)]
     if not found:
         return
-    if counts.get(Reason.NO_SPREAD) == steps:
-        found.append(Reason.NO_SPREAD)
+    silent = [reason for reason in _NO_SIGNAL if counts.get(reason)]
+    if sum(counts[reason] for reason in silent) == steps:
+        found += silent
     parts = "; ".join(
-        f"{_COLUMN[reason]} in {counts[reason]:,} of {steps:,} steps ({counts[reason] / steps:.1%})"
+        f"{RULES[reason].column} in {counts[reason]:,} of {steps:,} steps ({counts[reason] / steps:.1%})"
         for reason in found
     )
     if measured is not None:

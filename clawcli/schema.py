@@ -166,9 +166,41 @@ DERIVED = _columns(
         _FLOAT,
         "Unbiased standard deviation of the returns; 0 for equal returns, null for one trajectory.",
     ),
+    (
+        "group_solved_frac",
+        _FLOAT,
+        "Share of the group's trajectories with a return above 0; null where group_size is.",
+    ),
     ("steps_to_end", _LONG, "Steps that follow in the trajectory; 0 on the last."),
+    (
+        "length_quantile",
+        _FLOAT,
+        "Share of the other trajectories of the same log_format that are shorter, 0 to 1.",
+    ),
+    (
+        "staleness_versions",
+        _LONG,
+        "Newest policy_version of the policy in the table minus this one; null = not logged.",
+    ),
     ("num_tool_calls", _LONG, "Tool calls in the action."),
     ("response_chars", _LONG, "Characters of the action's text."),
+    (
+        "invalid_arguments",
+        _BOOL,
+        "A tool call of the action has arguments that are no JSON object.",
+    ),
+    (
+        "tool_error",
+        _BOOL,
+        "A tool result that is new in the state begins like an error: error, exception, "
+        "traceback, fatal, failed, failure, or the name of one.",
+    ),
+    (
+        "repeated_action",
+        _BOOL,
+        "The action is the one of the trajectory's step before, word by word.",
+    ),
+    ("is_final_answer", _BOOL, "Last step of its trajectory, with a text and without tool calls."),
     ("mu_valid", _BOOL, "True where rollout_logprobs are those of the behaviour policy itself."),
     ("mu_invalid_reason", _STRING, "Why mu_valid is false; null where it is true."),
 )
@@ -180,6 +212,7 @@ FROZEN_NAMES = (
     "group_size",
     "group_reward_mean",
     "group_reward_std",
+    "group_solved_frac",
 )
 """Derived columns that the first curation writes into its output, computed on its input."""
 
@@ -197,7 +230,9 @@ REJECTS = _columns(
     ("first_bytes", _STRING, "First 200 bytes of the record."),
 )
 
-_VERSION = ("sidecar_version", _LONG, "Version of the sidecar table that wrote the row.")
+SIDECAR_VERSION = "sidecar_version"
+"""Column that every sidecar has, and no other table."""
+_VERSION = (SIDECAR_VERSION, _LONG, "Version of the sidecar table that wrote the row.")
 SIDECARS = {
     "rewards": _columns(
         ("step_uid", _STRING, "Step that the row is about; null = it is about a trajectory."),
@@ -220,6 +255,11 @@ SIDECARS = {
         ("hidden_tools", _STRING, "Hash of its tools before redaction."),
         ("hidden_observation", pa.list_(_STRING), "Digests of its messages before redaction."),
         ("hidden_action", _STRING, "Digests of its action before redaction; null = as it is."),
+        _VERSION,
+    ),
+    "forgotten": _columns(
+        ("step_uid", _STRING, "Step that claw forget took out, and that is not to come back."),
+        ("next_hash", _STRING, "As in the step table: calls that go on from it stay away too."),
         _VERSION,
     ),
     "seen_in": _columns(

@@ -1,10 +1,14 @@
 """What tests of several modules share: builders of data, and the command line in this process."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+# workers of the test run share the cores, and idle threads of torch spin
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "sample_data"

@@ -199,7 +199,7 @@ def assert_same(found, wanted):
 
 def strays(output):
     """Files of a data directory that are neither of a table nor claw's own: named as temporary."""
-    known = {location.LOCK, location.REDACTION_KEY}
+    known = {location.LOCK, location.RUNS, location.REDACTION_KEY}
     return [
         path
         for path in Path(output).rglob("*")

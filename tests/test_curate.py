@@ -246,7 +246,9 @@ def test_curate_commit_info_names_expression_and_input_version(data, tmp_path):
 
     (info,) = table.history(tmp_path / "out" / "steps")
     assert (info["command"], info["config"]["where"]) == ("curate", "reward > 0")
-    assert info["inputs"] == [{"path": str(data), "kind": "data", "version": 0}]
+    table_id = table.open_table(data / "steps").metadata().id
+    origin = {"path": str(data), "kind": "data", "version": 0, "table_id": table_id}
+    assert info["inputs"] == [origin]
 
 
 def test_curate_output_that_exists_needs_force_and_input_is_never_replaced(data, tmp_path):
@@ -284,7 +286,7 @@ HOSTILE = [
     ("reward > 0 /*", "unterminated"),
     ("", "is empty"),
     ("reward", "is DOUBLE, not BOOLEAN"),
-    ("?", "not BOOLEAN"),
+    ("?", "prepared parameter"),
 ]
 
 

@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_commands_print_what_the_page_says(folder, claw):
     shown = [text for kind, _, text in BLOCKS if kind == "console"]
-    assert len(shown) == 5
+    assert len(shown) == 6
     for part in (part for text in shown for part in text.split("$ ")[1:]):
         command, _, promised = part.partition("\n")
         result = claw(*shlex.split(command)[1:])

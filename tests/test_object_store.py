@@ -8,12 +8,13 @@ from table_data import PARTITIONS, steps_like
 
 from clawcli import schema
 from clawcli.errors import ConflictError, MissingExtraError, NotFoundError, StoreError, UsageError
+from clawcli.ingest.attach.run import AttachConfig, attach
 from clawcli.manage.diff import DiffConfig, diff
 from clawcli.manage.log import LogConfig, log_of
 from clawcli.manage.optimize import OptimizeConfig, optimize
 from clawcli.manage.restore import RestoreConfig, restore
 from clawcli.manage.tag import TagConfig, tag
-from clawcli.store import artefact, location, query, remote, table
+from clawcli.store import artefact, location, query, remote, sidecars, table
 
 pytestmark = pytest.mark.slow
 
@@ -204,6 +205,39 @@ def test_remote_log_is_ingested_into_a_remote_table_and_curated_here(bucket, cla
     result = claw("curate", output, "--where", "true", "-o", f"{bucket}/curated")
     assert result.code == 2
     assert "is in an object store" in result.err
+
+
+def test_remote_data_is_attached_to_by_two_at_once_and_both_land(bucket, tmp_path, claw):
+    log = write_lines(tmp_path / "a.jsonl", [pair([user("hi")], assistant("yo"), uid="r0")])
+    output = f"{bucket}/attached"
+    assert claw("ingest", log, "-o", output).code == 0
+    place = location.existing(output)
+    meeting, failed = threading.Barrier(3), []
+
+    def work(number):
+        row = {"native_id": "r0", f"x{number}": number, "same": number}
+        path = write_lines(tmp_path / f"{number}.jsonl", [row])
+        meeting.wait()
+        try:
+            attach(AttachConfig(data=output, file=str(path), name="feedback"))
+        except Exception as error:
+            failed.append(error)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert failed == []
+    rows = table.read(place, "sidecars/feedback").to_pylist()
+    assert sorted(row["same"] for row in rows) == [0, 1, 2]
+    assert all(row[f"x{row['same']}"] == row["same"] for row in rows)
+    assert sidecars.read(place, "feedback").num_rows == 1
+    again = claw(
+        "attach", output, tmp_path / "0.jsonl", "--name", "feedback", "--dry-run", "--json"
+    )
+    last = max(rows, key=lambda row: row["sidecar_version"])
+    assert again.report["new"] == int(last["same"] != 0)
 
 
 def test_remote_versions_are_listed_and_compared_and_changed_only_here(data):

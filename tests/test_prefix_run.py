@@ -10,7 +10,7 @@ from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import DataError, NotFoundError, OutputExistsError
 from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.prefix.run import MergeConfig, merge_prefixes
-from clawcli.store import artefact, tokenizers, trees
+from clawcli.store import artefact, table, tokenizers, trees
 
 AIRLINE = ("tau-bench", "gpt-4o-airline.json")
 
@@ -162,7 +162,9 @@ def test_merge_manifest_names_vocabulary_template_version_and_proof(data, tmp_pa
     manifest = artefact.read_manifest(tmp_path / "tree")
     assert manifest["template_kwargs"] == {"unused": 1}
     assert manifest["counts"]["prompts_proved"] == 6
-    assert manifest["inputs"] == [{"path": str(data), "kind": "data", "version": 0}]
+    table_id = table.open_table(data / "steps").metadata().id
+    origin = {"path": str(data), "kind": "data", "version": 0, "table_id": table_id}
+    assert manifest["inputs"] == [origin]
     assert {"vocab_hash", "template_hash", "vocab_size", "turn_end_ids"} <= set(manifest)
 
 

@@ -1,6 +1,5 @@
 import itertools
 import json
-import os
 import re
 import stat
 import threading
@@ -18,7 +17,7 @@ from clawcli.errors import StoreError
 from clawcli.ingest.secrets.redact import Redactor, key_of
 from clawcli.ingest.secrets.rules import RULES
 from clawcli.ingest.secrets.search import SecretSearch
-from clawcli.store.location import REDACTION_KEY
+from clawcli.store.location import LOCK, REDACTION_KEY
 
 KEY = bytes(range(32))
 PLACEHOLDER = re.compile(r"\[REDACTED:([a-z_]+):[0-9a-f]{6}\]")
@@ -488,8 +487,14 @@ def test_key_is_made_once_for_its_owner_alone(tmp_path):
     assert path.read_bytes() == key == key_of(str(tmp_path / "data"))
     assert len(key) == 32
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert os.listdir(tmp_path / "data") == [REDACTION_KEY]  # noqa: PTH208
+    assert {path.name for path in (tmp_path / "data").iterdir()} == {LOCK, REDACTION_KEY}
     assert key_of(tmp_path / "other") != key
+
+
+def test_key_that_a_killed_run_left_half_made_is_no_key_and_goes(tmp_path):
+    (tmp_path / f"{REDACTION_KEY}.0123456789abcdef").write_bytes(b"half")
+    key_of(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {LOCK, REDACTION_KEY}
 
 
 def test_key_made_by_many_at_once_is_one(tmp_path):

@@ -12,9 +12,9 @@ from test_sidecars import data, scanned, step
 
 from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import DataError, NotFoundError, UsageError
-from clawcli.ingest.rewards import files as reward_files
-from clawcli.ingest.rewards.attach import attach_rewards
-from clawcli.ingest.rewards.plan import parse_on
+from clawcli.ingest.attach import reports as reward_files
+from clawcli.ingest.attach.plan import parse_on
+from clawcli.ingest.attach.rewards import attach_rewards
 from clawcli.store import location, sidecars, table
 
 
@@ -175,7 +175,7 @@ def test_harbor_job_summary_alone_is_refused_with_the_way(tmp_path):
         (b"\xff\xfe\x00", "neither Parquet nor UTF-8"),
         (b"PAR1 and no more", "no whole Parquet"),
         (b"[" * 100_000, "not JSON"),
-        (gzip.compress(b"native_id,reward\na,1\n" * 99)[:-20], "breaks off"),
+        (gzip.compress(b"native_id,reward\na,1\n" * 99, mtime=0)[:-20], "breaks off"),
     ],
 )
 def test_file_that_is_broken_is_one_sentence_that_says_where(tmp_path, content, message):

@@ -119,16 +119,31 @@ def test_append_while_another_writer_takes_the_version_adds_nothing(tmp_path, mo
     attach(place, {"step_uid": "s", "reward": 1.0})
     write_files = table.write_files
 
-    def overtaken(*arguments):
+    def overtaken(*arguments, **more):
         monkeypatch.undo()
         attach(place, {"step_uid": "s", "reward": 2.0})
-        return write_files(*arguments)
+        return write_files(*arguments, **more)
 
     monkeypatch.setattr(table, "write_files", overtaken)
     with pytest.raises(ConflictError):
         attach(place, {"step_uid": "s", "reward": 3.0})
     assert [r["reward"] for r in sidecars.read(place, "rewards").to_pylist()] == [2.0]
     assert len(list((tmp_path / "sidecars" / "rewards").glob("*.parquet"))) == 2
+
+
+def test_append_after_another_version_than_there_is_adds_nothing(tmp_path):
+    place, rows = location.Location(tmp_path), pa.table({"step_uid": ["s"], "x": [1]})
+    assert sidecars.append(place, "scores", rows, info={}, after=-1) == 0
+    for after in (-1, 1):
+        with pytest.raises(ConflictError, match="sidecar scores first"):
+            sidecars.append(place, "scores", rows, info={}, after=after)
+    assert sidecars.append(place, "scores", rows, info={}, after=0) == 1
+
+
+def test_rows_differ_where_any_value_is_another_and_nulls_are_alike():
+    left = pa.table({"a": [1, None, 1, None], "l": [[1.0], None, [1.0, 2.0], []]})
+    right = pa.table({"a": [1, None, 1, 1], "l": [[1.0], None, [1.0], []]})
+    assert sidecars.differing(left, right).tolist() == [False, False, True, True]
 
 
 def test_log_of_a_sidecar_holds_no_path_outside_the_commit_info(tmp_path):

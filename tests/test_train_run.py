@@ -269,7 +269,7 @@ def test_train_ppo_on_a_foreign_log_is_refused_before_the_model_is_looked_at(tmp
         run(tmp_path, rows, model=str(tmp_path / "absent"))
     assert "rollout_logprobs is null in 4 of 4 steps (100.0%)" in caught.value.message
     assert "policy is not known to be the model's own in 4 of 4" in caught.value.message
-    assert "state_kind is not full or supplied in 4 of 4" in caught.value.message
+    assert "state_kind is reconstructed in 4 of 4" in caught.value.message
     assert caught.value.exit_code == 3
     assert not (tmp_path / "run").exists()
 
@@ -426,7 +426,7 @@ def test_train_ppo_refusal_counts_shares_of_the_steps_that_would_be_trained(tmp_
         run(tmp_path, with_an_empty_step(half_by_another_model()))
     rows = edit_steps(guessing_rows(), state_kind=lambda _: None)
     write_shards(tmp_path / "unknown", with_an_empty_step(rows))
-    with pytest.raises(GateError, match=r"supplied in 128 of 128 steps"):
+    with pytest.raises(GateError, match=r"state_kind is unknown or null in 128 of 128 steps"):
         train(make_config(tmp_path, shards=str(tmp_path / "unknown")))
 
 

@@ -17,6 +17,7 @@ from table_data import steps_like, three_days
 from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import ConflictError, StoreError, UsageError
 from clawcli.ingest.run import IngestConfig, ingest
+from clawcli.manage.forget import ForgetConfig, forget
 from clawcli.manage.log import LogConfig, log_of
 from clawcli.manage.optimize import OptimizeConfig, optimize
 from clawcli.manage.restore import RestoreConfig, restore
@@ -311,6 +312,21 @@ def test_restore_keeps_rewards_that_were_attached_since(logs):
     sidecars.append(place, "rewards", reward, info={})
     back(logs / "data", 0)
     assert sidecars.read(place, "rewards")["reward"].to_pylist() == [1.0]
+
+
+def test_restore_to_a_forget_keeps_rewards_that_were_attached_since(logs):
+    place = location.parse(str(logs / "data"))
+    kept, gone = (table.read(place)["step_uid"][k].as_py() for k in (0, -1))
+    for number, uid in enumerate((kept, gone)):
+        reward = pa.Table.from_pylist([{"step_uid": uid, "reward": float(number)}])
+        sidecars.append(place, "rewards", reward, info={})
+    forget(ForgetConfig(input=f"{logs}/data", where=f"step_uid = '{gone}'"))
+    version = table.open_table(place.steps).version()
+    later = pa.Table.from_pylist([{"step_uid": kept, "reward": 7.0}])
+    sidecars.append(place, "rewards", later, info={})
+    run(logs / "data", write_lines(logs / "c.jsonl", chat(2, "c")))
+    back(logs / "data", version)
+    assert sidecars.read(place, "rewards")["reward"].to_pylist() == [7.0]
 
 
 def test_restore_while_a_run_is_at_work_is_refused(logs):

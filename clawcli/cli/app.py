@@ -16,14 +16,18 @@ import typer
 
 import clawcli
 from clawcli.cli import (
+    attach,
     console,
     curate,
     diff,
     export,
+    forget,
     ingest,
+    lineage,
     log,
     merge_prefixes,
     optimize,
+    readiness,
     restore,
     tag,
     train,
@@ -38,13 +42,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
-        "Logs become a step table (ingest), are curated in SQL (curate), handed to other trainers "
+        "Logs become a step table (ingest), get what is known later (attach), are curated in SQL (curate), handed to other trainers "
         "(export --as), merged into a token tree (merge-prefixes), packed into shards (export) and "
         "trained on (train). Environment: NO_COLOR turns colours off."
     ),
 )
 VERBS = (
     ingest,
+    readiness,
+    attach,
     curate,
     merge_prefixes,
     export,
@@ -55,6 +61,8 @@ VERBS = (
     tag,
     restore,
     optimize,
+    lineage,
+    forget,
 )
 for _module in VERBS:
     app.command(_module.NAME, epilog=_module.EXAMPLE, no_args_is_help=True)(_module.command)

@@ -1,4 +1,4 @@
-"""Write docs/cli.md and docs/step-table.md from the code: python -m clawcli.cli.docs DIRECTORY.
+"""Write docs/cli.md, docs/readiness.md and docs/step-table.md: python -m clawcli.cli.docs DIRECTORY.
 
 A test compares the committed pages with what this makes, so they cannot lie.
 """
@@ -12,20 +12,29 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 import typer
 
 from clawcli import schema
 from clawcli.cli.app import app
+from clawcli.objectives import RULES, Effect, Objective, Reason
 from clawcli.schema import Column
+
+E = TypeVar("E", bound=StrEnum)
 
 _WIDTH = 100
 
 
 def pages() -> dict[str, str]:
     """Make all generated pages: file name -> text."""
-    return {"cli.md": cli_page(), "step-table.md": step_table_page()}
+    return {
+        "cli.md": cli_page(),
+        "readiness.md": readiness_page(),
+        "step-table.md": step_table_page(),
+    }
 
 
 def cli_page() -> str:
@@ -44,6 +53,7 @@ def _configs() -> dict[str, list[type]]:
     from clawcli.curate.run import CurateConfig
     from clawcli.export.run import ExportRowsConfig
     from clawcli.export.shards import ExportShardsConfig
+    from clawcli.ingest.attach.run import AttachConfig
     from clawcli.ingest.run import IngestConfig
     from clawcli.manage.optimize import OptimizeConfig
     from clawcli.prefix.run import MergeConfig
@@ -51,6 +61,7 @@ def _configs() -> dict[str, list[type]]:
 
     return {
         "ingest": [IngestConfig],
+        "attach": [AttachConfig],
         "curate": [CurateConfig],
         "merge-prefixes": [MergeConfig],
         "export": [ExportRowsConfig, ExportShardsConfig],
@@ -120,6 +131,45 @@ def flags() -> list[str]:
     return sorted(found)
 
 
+def readiness_page() -> str:
+    """Make the page of all reasons why a step does not train."""
+    parts = [
+        "# What a log can train\n",
+        "Generated from the code by `make docs`.\n",
+        "`claw readiness DATA` counts the steps that are valid for each objective, those that carry "
+        "signal, and the reasons against the others. `claw train` refuses by the same rules.\n",
+        "| objective | what it does with a step |\n|---|---|",
+        *(f"| `{o.value}` | {meaning} |" for o, meaning in _members(Objective)),
+        "",
+        "A reason does one of three things to a step:\n",
+        *(f"* {effect.value.replace('_', ' ')}: {meaning}" for effect, meaning in _members(Effect)),
+        "\n## Reasons\n",
+        f"| reason | column | {' | '.join(Objective)} |\n|---|---|{'---|' * len(Objective)}",
+        *(_effects(reason) for reason in Reason),
+        "\n## What to do\n",
+        "| reason | meaning | fix |\n|---|---|---|",
+        *(f"| `{r.value}` | {meaning} | {RULES[r].fix} |" for r, meaning in _members(Reason)),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _members(kind: type[E]) -> Iterator[tuple[E, str]]:
+    """Yield the members of an enumeration with the sentences below them."""
+    (tree,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(tree, ast.ClassDef)
+    for member, text in itertools.pairwise(tree.body):
+        if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
+            assert isinstance(member.targets[0], ast.Name)
+            yield kind[member.targets[0].id], " ".join(ast.literal_eval(text.value).split())
+
+
+def _effects(reason: Reason) -> str:
+    rule = RULES[reason]
+    found = (rule.effects.get(objective) for objective in Objective)
+    cells = ("" if effect is None else effect.value.replace("_", " ") for effect in found)
+    return f"| `{reason.value}` | {rule.column} | {' | '.join(cells)} |"
+
+
 def step_table_page() -> str:
     """Make the page of all columns that users meet."""
     parts = [
@@ -143,7 +193,9 @@ def step_table_page() -> str:
         "## Records without a step (`DATA/rejects`, a Delta table)\n",
         _table(schema.REJECTS),
         "## Sidecars (`DATA/sidecars/NAME`, Delta tables)\n",
-        "What became known of a step or a trajectory after it was written, joined at scan.\n",
+        "What became known of a step or a trajectory after it was written, joined at scan. Those "
+        "that `claw attach` makes under names of its users have the columns `step_uid`, "
+        "`trajectory_uid` and `sidecar_version` of these, and one for each field of their files.\n",
         *(f"### {name}\n\n{_table(columns)}" for name, columns in sorted(schema.SIDECARS.items())),
         "## Token tree: nodes (`TREE/nodes/*.parquet`)\n",
         _table(schema.NODES),

@@ -136,7 +136,7 @@ def command(
         NAME,
         IngestConfig,
         functools.partial(ingest, progress=meter.tell),
-        _words,
+        lambda report: _words(report, output),
         flags={
             "inputs": inputs,
             "output": output,
@@ -163,7 +163,7 @@ def command(
     return DataError.exit_code if report.problems else 0
 
 
-def _words(report: IngestReport) -> Iterator[str]:
+def _words(report: IngestReport, output: str) -> Iterator[str]:
     yield (
         f"{number(report.steps)} steps in {number(report.trajectories)} trajectories from "
         f"{number(report.records)} records of {number(report.files_read)} files"
@@ -192,6 +192,10 @@ def _words(report: IngestReport) -> Iterator[str]:
             f"The table now holds {number(report.steps_total)} steps in "
             f"{number(report.trajectories_total)} trajectories (version {report.table_version})."
         )
+    if report.readiness is not None:
+        yield report.readiness
+    elif report.table_version is not None:
+        yield f"claw readiness {output} says what it can train."
 
 
 def _reward_words(rewards: dict[str, Any]) -> Iterator[str]:

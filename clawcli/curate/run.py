@@ -1,159 +1,347 @@
-"""Curate: keep the steps that match an expression, and what they need as context.
+"""Curate: keep the steps that match, what they need as context, and the reason for all else.
 
-The output is a data directory again. Matched steps keep their weight, their ancestors stay with
-weight 0, all else goes, counted by the clause that dropped it. The group statistics are frozen: the
+The output is a data directory again. Kept steps keep their weight, their ancestors stay with weight
+0, all else goes, counted by the clause that dropped it. Returns and group statistics are frozen: the
 first curation writes them as its input had them, because keeping the successes alone would
 otherwise make every advantage zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import pyarrow as pa
 from msgspec import Meta
 
 from clawcli import schema
 from clawcli.config import to_dict
-from clawcli.store import artefact, location, query, sidecars, table
+from clawcli.curate import contamination, duplicates, rewards, selection, split, units
+from clawcli.curate.selection import Entry, Selection
+from clawcli.curate.units import Unit
+from clawcli.curate.write import write
+from clawcli.errors import UsageError
+from clawcli.store import (
+    arrow,
+    artefact,
+    derived,
+    expressions,
+    location,
+    query,
+    registry,
+    sidecars,
+    table,
+)
+from clawcli.store.expressions import Expression
+from clawcli.store.frame import Frame
+
+_Positive = Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurateConfig:
-    """What to keep and where to put it."""
+    """What to keep and where to put it. Null = not asked for."""
 
     input: str
     """Data directory, also as data@version."""
     output: str
-    """Data directory to create."""
-    where: str
+    """Data directory to create; with split, a folder of several."""
+    where: str | None = None
     """Boolean SQL expression over one step's columns."""
+    where_trajectory: str | None = None
+    """The same over the steps of one trajectory; it may use aggregates."""
+    where_group: str | None = None
+    """The same over the trajectories of one group."""
+    max_staleness: Annotated[int, Meta(ge=0)] | None = None
+    """Most versions that a step's policy may be behind the newest of its kind."""
+    decontaminate: str | None = None
+    """File of task ids or prompts of evaluations, whose attempts go."""
+    dedupe: Literal["response", "state", "trajectory", "near"] | None = None
+    """What may not be there twice."""
+    limit_per_group: _Positive | None = None
+    """Most units of one group: the best by top_by, else drawn."""
+    top_k: _Positive | None = None
+    """How many units to keep, the best by top_by."""
+    top_by: str | None = None
+    """Numeric SQL expression that units are ranked by, the highest first."""
+    sample: str | None = None
+    """How many units to draw: a number, or a share such as 0.1, for each unit by itself."""
+    seed: int = 0
+    """Of all draws."""
+    unit: Unit = "trajectory"
+    """What top_k, sample and limit_per_group count."""
+    reward_expr: str | None = None
+    """Numeric SQL expression that becomes the reward of each attempt, before all else."""
+    assign: str | None = None
+    """reward=EXPRESSION: becomes the reward of each step, after all else."""
+    regroup: bool = False
+    """Compute returns and group statistics over the rows of the output."""
+    split: str | None = None
+    """NAME=SHARE,...: data directories OUTPUT/NAME."""
+    split_by: str = "group_uid"
+    """Column whose equal values go to one split."""
     force: bool = False
     """Replace a data directory that is there."""
     dry_run: bool = False
     """Count, write nothing."""
     where_timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
-    """Seconds after which the expression is stopped."""
+    """Seconds after which an expression is stopped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurateReport:
-    """Counts of steps: kept + context + dropped = in."""
+    """Counts of steps: kept + context + those that clauses dropped = in."""
 
     steps_in: int
     steps_kept: int
-    """Matched steps, with their weight."""
+    """With their weight."""
     steps_context: int
     """Ancestors of kept steps, with weight 0."""
     steps_null: int
-    """Steps for which the expression is NULL, which is not true."""
+    """Steps for which --where is NULL, which is not true."""
     steps_dropped_by_clause: dict[str, int]
-    """where: it is false; where_null: it is NULL; loss_weight: matched, but not for training."""
+    """where: it is false; where_null: it is NULL; loss_weight: matched, but not for training; and
+    so on. Each step counts once, where it was dropped first."""
+    steps_context_by_clause: dict[str, int]
+    """Of the context, which clause it would have been dropped by."""
+    steps_kept_by_split: dict[str, int]
+    """Empty without --split."""
     trajectories_kept: int
     groups_kept: int
     table_version: int | None
+    ledger: tuple[Entry, ...] = ()
+    """What each clause was asked and dropped, in their order; it is stored with the output."""
 
 
 def curate(config: CurateConfig) -> CurateReport:
-    """Write the steps of an input for which an expression is true, and their ancestors.
+    """Write the steps of an input that all clauses keep, and their ancestors.
 
     Raises:
         NotFoundError: the input is not there.
-        WhereError: the expression is no single boolean expression over the columns.
+        UsageError: flags do not go together.
+        WhereError: an expression is no single expression of its kind over the columns.
+        DataError: rewards are to be chosen, and what the input was curated from is gone.
         OutputExistsError: the output is there and force is off.
     """
+    shares = _checked(config)
     source = location.existing(config.input)
     output = location.local(location.whole(config.output).path)
     artefact.check_apart(output, source.on_disk)
-    artefact.check_free(output, force=config.force, ours=location.is_data)
-    version = table.open_table(source.steps, source.version).version()
+    artefact.check_free(output, force=config.force, ours=_is_ours)
     known = sidecars.versions(source)
-    steps = query.load_steps(source)
-    matches = query.match(steps, config.where, timeout_s=config.where_timeout_s)
-    uids = steps["step_uid"].to_pylist()
-    weights = steps["loss_weight"].to_pylist()
-    kept = {
-        uid
-        for uid, weight in zip(uids, weights, strict=True)
-        if uid in matches.matched and (weight or 0) > 0
-    }
-    context = _ancestors(steps, kept) - kept
-    rows = _select(steps, kept, context)
-    table_version = None
+    frame = Frame(source)
+    if config.reward_expr is not None:
+        chosen = _expression(config, "--reward-expr", config.reward_expr)
+        rewards.choose(frame, lambda f: rewards.by_attempt(f, chosen), at_hand=config.regroup)
+    kept = _select(frame, config)
+    of_split = split.divide(frame, shares, config.split_by, config.seed) if shares else None
+    if config.assign is not None:
+        _assign(frame, config, kept.left & (of_split == 0) if of_split is not None else kept.left)
+    parts = _parts(kept.left, of_split, shares)
+    contexts = {name: selection.context(part, frame.parents) for name, part in parts.items()}
+    context = np.logical_or.reduce(list(contexts.values())) & ~kept.left
+    ledger = kept.ledger(context)
     if not config.dry_run:
-        origin = {"path": str(source.path), "kind": "data", "version": version}
+        origin = table.describe(source, frame.version)
         if known:
             origin["sidecars"] = known
-        info = {"command": "curate", "config": to_dict(config), "inputs": [origin]}
-        table_version = _write(output, rows, info, force=config.force)
+        info = {
+            "command": "curate",
+            "config": to_dict(config),
+            "inputs": [origin],
+            "ledger": [asdict(entry) for entry in ledger],
+        }
+        with artefact.replacing(output, force=config.force, ours=_is_ours) as temporary:
+            temporary.mkdir()
+            for name, part in parts.items():
+                place = temporary / name if name else temporary
+                place.mkdir(exist_ok=True)
+                _write(frame, part, contexts[name], place, info, regroup=config.regroup)
+        for name in parts:
+            written = output / name if name else output
+            registry.add(source, written, kind="data", version=frame.version)
     return CurateReport(
-        steps_in=len(uids),
-        steps_kept=len(kept),
-        steps_context=len(context),
-        steps_null=len(matches.null),
-        steps_dropped_by_clause=_dropped(uids, kept | context, matches),
-        trajectories_kept=_distinct(steps, "trajectory_uid", kept),
-        groups_kept=_distinct(steps, "group_uid", kept),
-        table_version=table_version,
+        steps_in=frame.num_rows,
+        steps_kept=int(kept.left.sum()),
+        steps_context=int(context.sum()),
+        steps_null=kept.num_null,
+        steps_dropped_by_clause={e.clause: e.steps - e.steps_context for e in ledger},
+        steps_context_by_clause={e.clause: e.steps_context for e in ledger if e.steps_context},
+        steps_kept_by_split={name: int(part.sum()) for name, part in parts.items() if name},
+        trajectories_kept=len(np.unique(frame.order.trajectory[kept.left])),
+        groups_kept=len(np.unique(frame.groups[kept.left])),
+        table_version=None if config.dry_run else 0,
+        ledger=tuple(ledger),
     )
 
 
-def _ancestors(steps: pa.Table, kept: set[str]) -> set[str]:
-    """Find all rows that the states of kept rows are built from."""
-    columns = (
-        steps[name].to_pylist() for name in ("step_uid", "parent_step_uid", "prefix_messages")
+def _checked(config: CurateConfig) -> dict[str, float]:
+    """Check what flags ask for together; returns the shares of splits."""
+    asked = (
+        config.where,
+        config.where_trajectory,
+        config.where_group,
+        config.max_staleness,
+        config.decontaminate,
+        config.dedupe,
+        config.limit_per_group,
+        config.top_k,
+        config.top_by,
+        config.sample,
+        config.reward_expr,
+        config.assign,
+        config.split,
     )
-    # a row that restates its whole state needs no parent
-    needs = {uid: parent if prefix else None for uid, parent, prefix in zip(*columns, strict=True)}
-    found: set[str] = set()
-    for uid in kept:
-        above = needs[uid]
-        while above is not None and above not in found:
-            found.add(above)
-            above = needs[above]
-    return found
-
-
-def _select(steps: pa.Table, kept: set[str], context: set[str]) -> pa.Table:
-    """Take kept and context rows, with the frozen columns; context gets weight 0."""
-    rows = steps.select(schema.steps_schema(frozen=True).names)
-    uids = rows["step_uid"].to_pylist()
-    rows = rows.filter(pa.array([uid in kept or uid in context for uid in uids], pa.bool_()))
-    weights = [
-        0.0 if uid in context else weight
-        for uid, weight in zip(
-            rows["step_uid"].to_pylist(), rows["loss_weight"].to_pylist(), strict=True
+    if all(clause is None for clause in asked):
+        raise UsageError(
+            "Nothing is asked for.", "Give --where, or another clause: claw curate --help."
         )
-    ]
-    place = rows.schema.get_field_index("loss_weight")
-    return rows.set_column(place, "loss_weight", pa.array(weights, pa.float64()))
+    if config.top_k is not None and config.top_by is None:
+        raise UsageError("--top-k needs --top-by.", "Say by what: --top-by trajectory_return.")
+    if config.top_by is not None and config.top_k is None and config.limit_per_group is None:
+        raise UsageError("--top-by ranks, but nothing is limited.", "Give --top-k.")
+    if config.assign is not None:
+        rewards.parse_assignment(config.assign)
+    if config.sample is not None:
+        _amount(config.sample)
+    return split.parse(config.split) if config.split is not None else {}
 
 
-def _distinct(steps: pa.Table, column: str, kept: set[str]) -> int:
-    pairs = zip(steps["step_uid"].to_pylist(), steps[column].to_pylist(), strict=True)
-    return len({value for uid, value in pairs if uid in kept})
+def _is_ours(path: Path) -> bool:
+    """Tell whether a path holds nothing but what curate writes: one data directory, or splits."""
+    if location.is_data(path):
+        return True
+    inside = list(path.iterdir()) if path.is_dir() else []
+    return bool(inside) and all(location.is_data(one) for one in inside)
 
 
-def _dropped(uids: Sequence[str], staying: set[str], matches: query.Matches) -> dict[str, int]:
-    clauses = {"where": 0, "where_null": 0, "loss_weight": 0}
-    for uid in uids:
-        if uid in staying:
-            continue
-        if uid in matches.matched:
-            clauses["loss_weight"] += 1
-        elif uid in matches.null:
-            clauses["where_null"] += 1
-        else:
-            clauses["where"] += 1
-    return clauses
+def _expression(config: CurateConfig, flag: str, text: str) -> Expression:
+    return Expression(text=text, flag=flag, timeout_s=config.where_timeout_s)
 
 
-def _write(output: Path, rows: pa.Table, info: dict[str, object], *, force: bool) -> int:
-    with artefact.replacing(output, force=force, ours=location.is_data) as temporary:
-        temporary.mkdir()
-        return table.append(
-            temporary / location.STEPS, rows, info=info, partition_by=schema.PARTITION_COLUMNS
+# -- which steps -----------------------------------------------------------------------------------
+
+
+def _select(frame: Frame, config: CurateConfig) -> Selection:
+    """Apply all clauses, one after the other."""
+    kept = Selection(frame.num_rows)
+    if config.where is not None:
+        expression = _expression(config, "--where", config.where)
+        found = expressions.each(frame, expression)
+        kept.num_null = found.null_count
+        kept.keep_true(found, "where", config.where)
+    weights = frame.keys["loss_weight"].fill_null(0.0).to_numpy()
+    kept.keep(weights > 0, "loss_weight", "loss_weight > 0")
+    if (text := config.where_trajectory) is not None:
+        found = units.of_trajectories(frame, _expression(config, "--where-trajectory", text))
+        kept.keep_true(found, "where_trajectory", text)
+    if (text := config.where_group) is not None:
+        found = units.of_groups(frame, _expression(config, "--where-group", text))
+        kept.keep_true(found, "where_group", text)
+    if (most := config.max_staleness) is not None:
+        found = arrow.less_equal(frame.column("staleness_versions"), most)
+        kept.keep_true(found, "max_staleness", str(most))
+    if (path := config.decontaminate) is not None:
+        kept.keep(contamination.clean(frame, contamination.read(path)), "decontaminate", path)
+    if (kind := config.dedupe) is not None:
+        kept.keep(duplicates.originals(frame, kept.left, kind), "dedupe", kind)
+    _limit(frame, config, kept)
+    return kept
+
+
+def _limit(frame: Frame, config: CurateConfig, kept: Selection) -> None:
+    """Apply the clauses that count units."""
+    if config.limit_per_group is None and config.top_k is None and config.sample is None:
+        return
+    members = units.members(frame, config.unit)
+    scores = None
+    if config.top_by is not None:
+        scores = units.scores(frame, _expression(config, "--top-by", config.top_by), config.unit)
+    if (most := config.limit_per_group) is not None:
+        rank = units.draws(members, config.seed) if scores is None else -scores
+        chosen = units.at_most(members, members.left(kept.left), frame, most, rank)
+        kept.keep(chosen[members.of_step], "limit_per_group", str(most))
+    if config.top_k is not None and scores is not None:
+        chosen, is_known = units.best(members, members.left(kept.left), scores, config.top_k)
+        detail = f"{config.top_k} by {config.top_by}"
+        kept.keep((chosen | ~is_known)[members.of_step], "top_k", detail)
+        kept.keep(is_known[members.of_step], "top_k_null", detail)
+    if config.sample is not None:
+        amount, is_share = _amount(config.sample)
+        left = members.left(kept.left)
+        chosen = units.drawn(members, left, amount, config.seed, is_share=is_share)
+        kept.keep(chosen[members.of_step], "sample", f"{config.sample} with seed {config.seed}")
+
+
+def _amount(text: str) -> tuple[float, bool]:
+    """Read --sample; returns the amount, and whether it is a share."""
+    try:
+        is_share = not text.strip().isdigit()
+        amount = float(text)
+    except ValueError:
+        amount, is_share = 0.0, False
+    if not (0 < amount <= 1 if is_share else amount >= 1):
+        raise UsageError(
+            f"--sample {text!r} is no number of units and no share of them.",
+            "Write --sample 1000 or --sample 0.1.",
         )
+    return amount, is_share
+
+
+def _assign(frame: Frame, config: CurateConfig, train: np.ndarray) -> None:
+    """Give steps other rewards, with statistics of the train split at hand."""
+    text = rewards.parse_assignment(config.assign or "")
+    expression = _expression(config, "--assign", text)
+    known = rewards.statistics(frame, train)
+    rewards.choose(frame, lambda f: rewards.by_step(f, expression, known), at_hand=config.regroup)
+
+
+def _parts(
+    left: np.ndarray, of_split: np.ndarray | None, shares: Mapping[str, float]
+) -> dict[str, np.ndarray]:
+    """Divide the steps that are left: split -> bool [N]; all of them under an empty name."""
+    if of_split is None:
+        return {"": left}
+    return {name: left & (of_split == number) for number, name in enumerate(shares)}
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def _write(
+    frame: Frame,
+    kept: np.ndarray,
+    context: np.ndarray,
+    directory: Path,
+    info: Mapping[str, Any],
+    *,
+    regroup: bool,
+) -> None:
+    """Write kept rows and context, the signal frozen; context gets weight 0."""
+    stored = frame.keys["loss_weight"]
+    zero = pa.scalar(0.0, stored.type)
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {
+        "loss_weight": arrow.if_else(pa.array(context), zero, stored)
+    }
+    if frame.rewards is not None:
+        columns |= {name: frame.rewards[name] for name in query.REWARD_COLUMNS}
+    rows = kept | context
+    columns |= _regrouped(frame, rows) if regroup else _frozen(frame)
+    write(frame, rows, columns, directory, info)
+
+
+def _frozen(frame: Frame) -> dict[str, pa.Array | pa.ChunkedArray]:
+    return {name: frame.signal[name] for name in schema.FROZEN_NAMES}
+
+
+def _regrouped(frame: Frame, rows: np.ndarray) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """Compute the signal over some rows alone."""
+    base = frame.signal_inputs.filter(pa.array(rows))
+    found = derived.signal(base, derived.order(base))
+    places = np.full(frame.num_rows, -1, np.int64)
+    places[rows] = np.arange(base.num_rows)
+    at = pa.array(places, mask=~rows)
+    return {name: found[name].take(at) for name in schema.FROZEN_NAMES}

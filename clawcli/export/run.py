@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from clawcli.errors import UsageError
 from clawcli.export.rows import sft
-from clawcli.store import artefact, location, query
+from clawcli.store import artefact, location, query, registry, table
 
 
 class RowKind(StrEnum):
@@ -84,7 +84,8 @@ def export_rows(config: ExportRowsConfig, stdout: TextIO | None = None) -> Expor
     if config.output != "-":
         artefact.check_apart(output, source.on_disk)
         artefact.check_free(output, force=config.force, ours=_is_export)
-    steps = query.load_steps(source)
+    version = table.open_table(source.steps, source.version).version()
+    steps = query.load_steps(location.Location(source.path, version))
     make = _WRITERS[config.as_, config.rows](steps)
     if config.rows is RowUnit.TRAJECTORY:
         # all are checked before the first is printed
@@ -101,6 +102,7 @@ def export_rows(config: ExportRowsConfig, stdout: TextIO | None = None) -> Expor
             temporary.open("w", encoding="utf-8") as handle,
         ):
             count = _write(make, handle)
+        registry.add(source, output, kind="rows", version=version)
     trained = sum((weight or 0) > 0 for weight in steps["loss_weight"].to_pylist())
     return ExportRowsReport(
         steps=trained,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from clawcli import schema
 from clawcli.ingest import links
 from clawcli.ingest.parts import Written
-from clawcli.store import belonging, sidecars, table
+from clawcli.store import belonging, sidecars, table, tombstones
 from clawcli.store.location import Location
 
 APP = "claw:ingest"
@@ -32,6 +32,10 @@ class ToCommit:
     """Rows of the sidecar."""
     told: pa.Table | None = None
     """Rows of the sidecar links; null = none."""
+    forgotten: Mapping[str, str] = field(default_factory=dict)
+    """step_uid -> next_hash of steps that go on from forgotten ones, to be forgotten too."""
+    masked: Collection[str] = ()
+    """Paths of sources that are not to be named."""
     written: Sequence[Written] = ()
     """Files with new steps."""
     changed: pa.Table | None = None
@@ -65,10 +69,16 @@ class Commits:
             self._append("seen_in", pa.Table.from_pylist(new.seen_in))
         if new.told is not None and new.told.num_rows:
             self._append(links.NAME, new.told)
+        if new.forgotten:
+            tombstones.add(self.place, new.forgotten, command="ingest")
         number = (self._transaction or 0) + 1
         added = [file for part in new.written for file in part.files]
         info = {
             **self.info,
+            "inputs": [
+                tombstones.mask(text) if text in new.masked else text
+                for text in self.info.get("inputs", ())
+            ],
             "sources": new.entries,
             "steps_added": sum(file.rows for file in added),
             "steps_changed": new.changed.num_rows if new.changed is not None else 0,

@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 from clawcli import schema
 from clawcli.engine import Workers
 from clawcli.errors import ClawError, ConflictError, StoreError
-from clawcli.ingest import chain, links, placing, rows, sources
+from clawcli.ingest import chain, forgotten, links, placing, rows, sources
 from clawcli.ingest.amend import amended
 from clawcli.ingest.commits import Commits, ToCommit
 from clawcli.ingest.committed import Committed
+from clawcli.ingest.forgotten import Forgotten
 from clawcli.ingest.parts import Part, Taken, Written
 from clawcli.ingest.sources import KnownSources
 from clawcli.ingest.stepgraph import Placement, Request, Step
@@ -61,6 +62,8 @@ class _Sorted:
     """step_uid -> worker that holds its call, of new and again."""
     seen_in: list[dict[str, Any]] = field(default_factory=list)
     unused: list[dict[str, Any]] = field(default_factory=list)
+    forgotten: dict[str, str] = field(default_factory=dict)
+    """step_uid -> next_hash of steps that were forgotten, or go on from such."""
     entries: list[dict[str, Any]] = field(default_factory=list)
     fates: Counter[str] = field(default_factory=Counter)
     warnings: Counter[str] = field(default_factory=Counter)
@@ -95,6 +98,7 @@ class Rounds:
         self.place, self.workers, self.known, self.dry_run = place, workers, known, dry_run
         self.totals = Totals()
         self.committed = Committed(place)
+        self.forgotten = Forgotten(place)
         self._gathered = _Gathered()
         self.commits = Commits(place, info)
         self._files: set[str] = set()
@@ -151,6 +155,7 @@ class Rounds:
         """Read the table again if another run wrote to it since."""
         if self.commits.catch_up():
             self.committed = Committed(self.place)
+            self.forgotten = Forgotten(self.place)
             self.known = KnownSources(table.history(self.place.steps))
 
     def _commit(self, gathered: _Gathered) -> list[dict[str, Any]]:
@@ -168,9 +173,19 @@ class Rounds:
                 hidden |= part.hidden
             told = links.rows(found.new, found.again, changed, hidden, self.committed.links)
             self.commits.store(
-                ToCommit(found.entries, found.unused, found.seen_in, told, written, rows_changed)
+                ToCommit(
+                    found.entries,
+                    found.unused,
+                    found.seen_in,
+                    told,
+                    self.forgotten.not_known(found.forgotten),
+                    forgotten.masked(found.accepted),
+                    written,
+                    rows_changed,
+                )
             )
             self.committed.links.add(told)
+        self.forgotten.add(found.forgotten)
         self._kept += [part.kept for part in written if part.kept is not None]
         self._count(found, written, rows_changed.num_rows, placed)
         self.committed.settle(roots, found.new, keep=self.dry_run)
@@ -211,6 +226,10 @@ class Rounds:
                 if stored_by.get(step.uid) == taken.source_uid
             }
         )
+        found.forgotten = self.forgotten.among(
+            [s for _, t in gathered.taken for s in t.steps if s.uid not in stored_by],
+            self.committed,
+        )
         claimed: dict[str, Step] = {}
         before = self.committed.of_sources(
             {taken.source_uid for _, taken in gathered.taken if _is_said_again(taken)}
@@ -235,13 +254,14 @@ class Rounds:
             if taken.entry:
                 found.entries.append(taken.entry)
                 self.twins.remember(taken.entry)
-            found.unused.extend(taken.unused)
             found.fates.update(row["fate"] for row in taken.unused)
             found.fates["pending"] += taken.pending
             found.fates["used"] += taken.joined
-            repeated = self._classify(worker, taken, stored_by, offsets, claimed, found)
+            repeated, ignored = self._classify(worker, taken, stored_by, offsets, claimed, found)
             found.fates["duplicate"] += len(repeated)
-            found.fates["used"] += len(taken.begun) - len(repeated)
+            found.fates["ignored"] += len(ignored)
+            found.fates["used"] += len(taken.begun) - len(repeated) - len(ignored)
+            found.unused += forgotten.rejects(taken, ignored, self.known.by_uid)
         return found
 
     def _classify(
@@ -252,11 +272,21 @@ class Rounds:
         offsets: Mapping[str, int],
         claimed: dict[str, Step],
         found: _Sorted,
-    ) -> set[int]:
-        """Sort the steps of one source; return its records all of whose steps are elsewhere."""
+    ) -> tuple[set[int], dict[int, int]]:
+        """Sort the steps of one source.
+
+        Returns:
+            Its records all of whose steps are elsewhere; and the offsets of those of which
+            nothing is left, since some of it was forgotten.
+        """
         repeated = set(taken.begun)
+        ignored: dict[int, int] = {}
         for step in taken.steps:
             ordinal, offset = taken.places[step.uid]
+            if step.uid in found.forgotten:
+                ignored[ordinal] = offset
+                step.request.choices = [c for c in step.request.choices if c is not step]
+                continue
             owner = stored_by.get(step.uid)
             earlier = claimed.get(step.uid)
             is_elsewhere = owner is not None and owner != taken.source_uid
@@ -282,7 +312,8 @@ class Rounds:
             found.owners[step.uid] = worker
             (found.new if owner is None else found.again).append(step)
             repeated.discard(ordinal)
-        return repeated
+        ignored = {ordinal: ignored[ordinal] for ordinal in sorted(repeated & ignored.keys())}
+        return repeated - ignored.keys(), ignored
 
     def _offsets_of(self, uids: set[str]) -> dict[str, int]:
         """Tell where the records are that steps of earlier rounds came from."""

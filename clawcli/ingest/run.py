@@ -8,9 +8,10 @@ later run goes on where this one ended.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,22 +29,24 @@ from clawcli.errors import (
     UsageError,
 )
 from clawcli.ingest import plan
+from clawcli.ingest.attach import files as reward_files
+from clawcli.ingest.attach.plan import parse_on
+from clawcli.ingest.attach.rewards import PENDING, attach_rewards
 from clawcli.ingest.batch import Batch
 from clawcli.ingest.driver import Driver, Meter, Progress
 from clawcli.ingest.formats import plugin
 from clawcli.ingest.parts import Piece, Setting
 from clawcli.ingest.read.find import Found, find
-from clawcli.ingest.rewards import files as reward_files
-from clawcli.ingest.rewards.attach import PENDING, attach_rewards
-from clawcli.ingest.rewards.plan import parse_on
 from clawcli.ingest.rounds import Rounds
 from clawcli.ingest.secrets import redact
 from clawcli.ingest.secrets import rules as secret_rules
 from clawcli.ingest.sources import KnownSources
 from clawcli.ingest.totals import Totals
 from clawcli.ingest.values import seconds
-from clawcli.store import location, log, table
+from clawcli.store import facts, location, log, table, tombstones
 from clawcli.store.location import Location
+
+logger = logging.getLogger(__name__)
 
 _RESTATED_WARNING = 0.2
 _PARALLEL_BYTES = 48 << 20
@@ -51,6 +54,22 @@ _PARALLEL_FILES = 2_000
 _FILES_PER_PARTITION = 16
 _FILES_TOO_MANY = 256
 _SMALL_FILE_BYTES = 32 << 20
+_TOLD = (
+    "source_name",
+    "format",
+    "map",
+    "system",
+    "tools",
+    "since",
+    "redact_rules",
+    "redact_with",
+    "rewards",
+    "on",
+)
+"""Settings that decide what a run writes, for the commit infos: from them claw lineage makes the
+command again."""
+_OUTLOOK_STEPS = 100_000
+"""A table of so many steps is looked through in half a second, however little was added to it."""
 FATES = ("used", "duplicate", "failed_call", "ignored", "pending", "rejected")
 
 
@@ -117,6 +136,9 @@ class IngestReport:
     rewards: dict[str, Any] | None
     """What became of --rewards; null = not asked for."""
     table_version: int | None
+    readiness: str | None
+    """What the table is good for, in one sentence, as claw readiness says it. Null = not asked: of
+    a dry run, and of a large table to which little was added."""
     problems: tuple[str, ...] = ()
     """Sources that could not be read through, one sentence each; the rest was committed."""
 
@@ -168,7 +190,7 @@ def _ingest(
     known = KnownSources(infos)
     with without_gc(), Workers(Batch, (setting, known), count) as workers:
         rounds = Rounds(
-            place, workers, info=_info(config, setting), known=known, dry_run=config.dry_run
+            place, workers, info=_info(config, setting, known), known=known, dry_run=config.dry_run
         )
         rounds.totals.problems.extend(problems)
         _run(plan.pieces(found, setting, known), workers, rounds, Meter(found, progress))
@@ -249,7 +271,7 @@ def _on(config: IngestConfig) -> dict[str, str]:
 
 def _refuse_curated(config: IngestConfig, place: Location) -> list[dict[str, Any]]:
     infos = table.history(place.steps) if table.exists(place.steps) else []
-    if infos and infos[0].get("command") != "ingest":
+    if infos and infos[0].get("command") == "curate":
         raise DataError(
             f"{config.output} was curated, so no log can be added to it.",
             "Ingest into the directory that it was curated from, and curate again.",
@@ -308,14 +330,38 @@ def _tools(path: str) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _info(config: IngestConfig, setting: Setting) -> dict[str, Any]:
-    """What the commit infos say besides the sources, without a secret in a path."""
-    inputs = [os.fsencode(text).decode(errors="backslashreplace") for text in config.inputs]
+def _info(config: IngestConfig, setting: Setting, known: KnownSources) -> dict[str, Any]:
+    """What the commit infos say besides the sources, without a secret or a path to be forgotten."""
+    redactor = None
     if setting.redaction is not None:
         key, rules, _ = setting.redaction
         redactor = redact.Redactor(key, rules)
-        inputs = [redactor.text(text) for text in inputs]
-    return {"command": "ingest", "inputs": inputs, "redacted": config.redact}
+
+    def plain(text: str) -> str:
+        text = os.fsencode(text).decode(errors="backslashreplace")
+        return text if redactor is None else redactor.text(text)
+
+    told = {name: _told(getattr(config, name), plain) for name in _TOLD}
+    inputs = [plain(text) for text in config.inputs]
+    sources = [known.at(text) for text in inputs]
+    return {
+        "command": "ingest",
+        "inputs": [
+            source.path if source is not None and tombstones.is_masked(source.path) else text
+            for text, source in zip(inputs, sources, strict=True)
+        ],
+        "redacted": config.redact,
+        "config": {name: value for name, value in told.items() if value},
+    }
+
+
+def _told(value: Any, plain: Callable[[str], str]) -> Any:
+    """Take what a user wrote, through plain, as JSON has it."""
+    if isinstance(value, Mapping):
+        return {key: plain(text) for key, text in value.items()}
+    if isinstance(value, tuple):
+        return [plain(text) for text in value]
+    return value and plain(value)
 
 
 def _nothing_read(found: list[Found], totals: Totals) -> ClawError:
@@ -378,5 +424,18 @@ def _report(place: Location, rounds: Rounds, rewards: Any) -> IngestReport:
         restated_frac=restated_frac,
         rewards=None if rewards is None else msgspec.to_builtins(rewards),
         table_version=None if rounds.dry_run else version,
+        readiness=_readiness(place, rounds),
         problems=(*totals.problems, *(str(error) for error in totals.errors)),
     )
+
+
+def _readiness(place: Location, rounds: Rounds) -> str | None:
+    """Say what the table is good for, where that costs little beside the run."""
+    written = rounds.totals.steps + rounds.totals.steps_changed
+    if rounds.dry_run or rounds.committed.num_steps > max(_OUTLOOK_STEPS, 2 * written):
+        return None
+    try:
+        return facts.outlook(place)
+    except ClawError as error:  # what was read is committed all the same
+        logger.warning("What the table is good for cannot be told: %s", error)
+        return None

@@ -21,6 +21,7 @@ from clawcli.ingest.read.lines import fingerprint
 from clawcli.ingest.read.records import Head
 from clawcli.ingest.read.stream import open_bytes
 from clawcli.messages import hash128
+from clawcli.store import tombstones
 
 _CHUNK_BYTES = 1 << 20
 _BEFORE_PIECES = 8
@@ -116,8 +117,8 @@ class KnownSources:
         del known.before[:-_BEFORE_PIECES]
 
     def at(self, path: str) -> Source | None:
-        """Return the source that was read at a path last."""
-        return self._by_path.get(path)
+        """Return the source that was read at a path last, also one that was forgotten."""
+        return self._by_path.get(path) or self._by_path.get(tombstones.mask(path))
 
     def like(self, head: str) -> list[Source]:
         """List the sources that begin alike."""

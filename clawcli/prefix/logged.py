@@ -17,15 +17,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from clawcli.gate import TRUSTED_FRAC
 from clawcli.prefix.exclude import Excluded
 from clawcli.prefix.probe import Habits
 from clawcli.prefix.render import content_text
 from clawcli.store.state import States
 from clawcli.store.tokenizers import Tokenizer
-
-TRUSTED_FRAC = 0.9
-"""A model's ids are this tokenizer's where at least this share of its steps decodes to the text.
-Another tokenizer leaves next to none; an engine that trims a stop string leaves nearly all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ def commit(
     partition_by: Sequence[str] = (),
     removed: Sequence[ActiveFile] = (),
     is_change: bool = True,
+    stats: Sequence[str] = STATS_COLUMNS,
 ) -> int:
     """Make a version of a table, creating the table if there is none, and sync it to the disk.
 
@@ -63,6 +64,7 @@ def commit(
         partition_by: partition columns of the table.
         removed: data files that the version does not refer to any more.
         is_change: false where the rows stay what they were.
+        stats: columns whose bounds may be in the log; counts where the table is created.
 
     Returns:
         The version that the commit made.
@@ -81,8 +83,8 @@ def commit(
         table = open_table(root) if exists(root) else None
         version = 0 if table is None else table.version() + 1
         if table is not None:
-            _check_same_columns(root, table, schema, partition_by)
             _check_conflicts(root, table, txn, removed)
+            _check_same_columns(root, table, schema, partition_by)
         stamp = time.time_ns() // 1_000_000
         actions = [
             *(_removal(file, stamp, is_change=is_change) for file in removed),
@@ -90,7 +92,7 @@ def commit(
         ]
         try:
             if table is None:
-                _create(root, actions, schema, partition_by, properties)
+                _create(root, actions, schema, partition_by, properties, stats)
             else:
                 table.create_write_transaction(
                     actions,
@@ -114,6 +116,49 @@ def commit(
         f"{root} was written to by others {_ATTEMPTS} times while this commit was tried.",
         "Run it again when they are done.",
     )
+
+
+def add_columns(
+    root: Place,
+    columns: pa.Schema,
+    *,
+    info: Mapping[str, Any],
+    txn: tuple[str, int] | None = None,
+) -> int:
+    """Give a table more columns, which are null in all rows that are there; sync it to the disk.
+
+    Args:
+        root: directory of the table.
+        columns: those that it lacks.
+        info: what made the commit; goes into the Delta commit info.
+        txn: as commit takes it.
+
+    Returns:
+        The version that the commit made.
+
+    Raises:
+        ConflictError: another writer was faster; nothing was added.
+        StoreError: the log is torn, or the disk is full.
+    """
+    table = open_table(root)
+    _check_conflicts(root, table, txn, ())
+    version = table.version() + 1
+    uid = uuid.uuid4().hex
+    try:
+        table.alter.add_columns(
+            Schema.from_arrow(columns).fields,
+            commit_properties=_properties(uid, info, txn),
+            post_commithook_properties=_NO_HOOKS,
+        )
+    except (DeltaError, OSError) as error:
+        if not (made := log.commit_uid(root, version)):
+            raise translate(error, root) from error
+        if made != uid:
+            raise ConflictError(
+                f"Another run wrote to {root} while this one added columns.", "Run it again."
+            ) from error
+    _sync_commit(root, version)
+    return version
 
 
 def restore(root: Place, version: int, *, info: Mapping[str, Any]) -> int:
@@ -164,7 +209,9 @@ def last_transaction(root: Place, app_id: str) -> int | None:
     return open_table(root).transaction_version(app_id) if exists(root) else None
 
 
-def _properties(uid: str, info: Mapping[str, Any], txn: tuple[str, int] | None) -> CommitProperties:
+def _properties(
+    uid: str, info: Mapping[str, Any], txn: tuple[str, int] | None = None
+) -> CommitProperties:
     return CommitProperties(
         custom_metadata={
             log.INFO_KEY: {"claw_version": clawcli.__version__, **info},
@@ -183,8 +230,9 @@ def _create(
     schema: pa.Schema,
     partition_by: Sequence[str],
     properties: CommitProperties,
+    stats: Sequence[str],
 ) -> None:
-    stats = [name for name in STATS_COLUMNS if name in schema.names]
+    stats = [name for name in stats if name in schema.names]
     create_table_with_add_actions(
         str(root),
         Schema.from_arrow(schema),

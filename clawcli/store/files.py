@@ -68,16 +68,23 @@ class AddedFile:
     rows: int
     partition_values: Mapping[str, str | None]
     stats: str
-    """Delta's statistics as JSON: number of rows, bounds and nulls of STATS_COLUMNS."""
+    """Delta's statistics as JSON: number of rows, bounds and nulls of some columns."""
 
 
-def write_files(root: Place, rows: pa.Table, partition_by: Sequence[str] = ()) -> list[AddedFile]:
+def write_files(
+    root: Place,
+    rows: pa.Table,
+    partition_by: Sequence[str] = (),
+    *,
+    stats: Sequence[str] = STATS_COLUMNS,
+) -> list[AddedFile]:
     """Write rows into data files, one for each partition; they belong to no version yet.
 
     Args:
         root: directory of the table.
         rows: in the order that they are to have within their partition; may be empty.
         partition_by: string columns, never empty strings, which Delta takes for null.
+        stats: columns whose bounds may be in the table's log.
 
     Returns:
         One entry a file, by partition values.
@@ -88,7 +95,7 @@ def write_files(root: Place, rows: pa.Table, partition_by: Sequence[str] = ()) -
     written = []
     try:
         for values, part in _partitions(rows, partition_by):
-            written.append(write_file(root, [part], part.schema, values))
+            written.append(write_file(root, [part], part.schema, values, stats=stats))
     except BaseException:
         remove(root, written)
         raise
@@ -100,6 +107,8 @@ def write_file(
     tables: Iterable[pa.Table],
     schema: pa.Schema,
     partition_values: Mapping[str, str | None],
+    *,
+    stats: Sequence[str] = STATS_COLUMNS,
 ) -> AddedFile:
     """Write one data file, holding no more than a row group of it in memory.
 
@@ -108,6 +117,7 @@ def write_file(
         tables: the rows piece by piece, without partition columns.
         schema: their columns.
         partition_values: values of the partition columns, which all rows share.
+        stats: columns whose bounds may be in the table's log.
 
     Raises:
         StoreError: the disk is full or the place cannot be written; no file is left then.
@@ -121,7 +131,7 @@ def write_file(
             make_directory(place.parent)
         with (
             file_system.open_output_stream(name) as sink,
-            pq.ParquetWriter(sink, schema, **_options(schema)) as file,
+            pq.ParquetWriter(sink, schema, **_options(schema, tuple(stats))) as file,
         ):
             for group in _groups(tables):
                 file.write_table(group, row_group_size=group.num_rows)
@@ -136,7 +146,7 @@ def write_file(
         _forget(place)
         raise
     footer: pq.FileMetaData = file.writer.metadata
-    return AddedFile(path, size, footer.num_rows, dict(partition_values), _stats(footer))
+    return AddedFile(path, size, footer.num_rows, dict(partition_values), _stats(footer, stats))
 
 
 def remove(root: Place, files: Iterable[AddedFile]) -> None:
@@ -268,21 +278,26 @@ def _pieces(table: pa.Table) -> Iterator[pa.Table]:
 
 
 @lru_cache(maxsize=16)
-def _options(schema: pa.Schema) -> dict[str, Any]:
+def _options(schema: pa.Schema, stats: tuple[str, ...]) -> dict[str, Any]:
     """Choose how each column is written; nested ones are named by the path to their leaves."""
     empty = BytesIO()
     pq.write_table(schema.empty_table(), empty)
     leaves = pq.ParquetFile(empty).schema
     paths = [leaves.column(i).path for i in range(len(leaves.names))]
-    growing = [path for path in paths if path in _GROWING]
+    growing = [path for path in paths if path in _GROWING and _is_whole(schema.field(path).type)]
     return {
         "compression": "zstd",
         "compression_level": 3,
-        "use_dictionary": [path for path in paths if path not in _NO_DICTIONARY | _GROWING],
+        "use_dictionary": [path for path in paths if path not in {*_NO_DICTIONARY, *growing}],
         "column_encoding": dict.fromkeys(growing, "DELTA_BINARY_PACKED") or None,
         "data_page_size": _PAGE_BYTES,
-        "write_statistics": [path for path in paths if path in STATS_COLUMNS],
+        "write_statistics": [path for path in paths if path in stats],
     }
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    """Tell whether a column holds integers; of users' columns only the name may be one of ours."""
+    return pa.types.is_integer(kind) or pa.types.is_timestamp(kind)
 
 
 @dataclass(slots=True)
@@ -293,12 +308,12 @@ class _Bounds:
     nulls: int = 0
 
 
-def _stats(footer: pq.FileMetaData) -> str:
+def _stats(footer: pq.FileMetaData, stats: Sequence[str]) -> str:
     bounds: dict[str, _Bounds] = {}
     for group in range(footer.num_row_groups):
         for index in range(footer.num_columns):
             chunk = footer.row_group(group).column(index)
-            if chunk.path_in_schema not in STATS_COLUMNS:
+            if chunk.path_in_schema not in stats:
                 continue
             of, found = bounds.setdefault(chunk.path_in_schema, _Bounds()), chunk.statistics
             of.nulls += found.null_count

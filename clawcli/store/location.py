@@ -30,7 +30,11 @@ TAGS = "tags.json"
 """File with the names of versions."""
 DATE = r"\d{4}-\d\d-\d\d"
 """What after an @ stands for the newest version of a day."""
-_OWN = {STEPS, REJECTS, SIDECARS, LOCK, RUNS, REDACTION_KEY, TAGS}
+REGISTRY = "registry.jsonl"
+"""File that lists what was derived from the directory."""
+FORGETTING = "forgetting.json"
+"""File that says what an unfinished claw forget is about, in hashes."""
+_OWN = {STEPS, REJECTS, SIDECARS, LOCK, RUNS, REDACTION_KEY, TAGS, REGISTRY, FORGETTING}
 
 
 @dataclass(frozen=True, slots=True)

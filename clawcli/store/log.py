@@ -140,6 +140,11 @@ def open_table(root: Place, version: int | None = None) -> DeltaTable:
             raise NotFoundError(
                 f"{root.parent} has no version {version}.", f"Versions run from 0 to {last}."
             )
+        elif last is not None and not (root / FOLDER / entry_name(version)).exists():
+            raise NotFoundError(
+                f"{root.parent} has no version {version} any more: claw forget let go of it.",
+                f"The newest is {last}; claw tag names versions that are to stay.",
+            )
         return DeltaTable(str(root), version, storage_options(root))
     except TableNotFoundError as error:
         raise NotFoundError(f"{root} holds no table.", "claw ingest makes one.") from error

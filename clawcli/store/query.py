@@ -1,109 +1,28 @@
 """Scan a step table: attached rewards, derived columns, users' SQL on a locked connection.
 
 Rewards that a sidecar holds are laid over the logged ones before anything is computed from them.
-Derived columns are computed by our own SQL. An expression that a user wrote runs on another
-connection that has no files, no network and no settings, only rows in memory: DuckDB treats SQL as
-code, so nothing less counts. It yields step_uids and nothing else.
+Derived columns are those of derived.py. An expression that a user wrote runs on a connection of its
+own (expressions.py) and yields step_uids and nothing else.
 """
 
 from __future__ import annotations
 
-import logging
-import re
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from clawcli import schema
-from clawcli.errors import DataError, StoreError, WhereError
-from clawcli.store import sidecars, table
+from clawcli.errors import DataError, StoreError
+from clawcli.store import arrow, derived, expressions, sidecars, table
+from clawcli.store.expressions import Expression, InMemory
 from clawcli.store.location import Location
 
-logger = logging.getLogger(__name__)
-
-_LOCKED: dict[str, str | bool | int | float | list[str]] = {
-    "enable_external_access": "false",
-    "allow_community_extensions": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "memory_limit": "4GB",
-    "temp_directory": "",
-}
-
-_DERIVED_SQL = """
-WITH trajectories AS (
-    SELECT trajectory_uid,
-           arg_min(group_uid, step_index) AS group_uid,
-           arg_min(policy, step_index) AS policy,
-           arg_min(trajectory_kind, step_index) AS kind,
-           fsum(reward) AS own_return,
-           count(*) AS length
-    FROM base GROUP BY trajectory_uid
-), groups AS (
-    SELECT group_uid, policy,
-           count(*) AS size,
-           avg(own_return) AS mean,
-           -- returns that differ by rounding alone are equal
-           CASE WHEN count(*) > 1 AND max(own_return) - min(own_return)
-                     <= 1e-12 * greatest(abs(max(own_return)), abs(min(own_return)))
-                THEN 0.0 ELSE stddev_samp(own_return) END AS std
-    FROM trajectories
-    WHERE kind IN ('main', 'sample') AND own_return IS NOT NULL
-    GROUP BY group_uid, policy
-), placed AS (
-    SELECT step_uid,
-           sum(coalesce(reward, 0)) OVER rest AS rest_return,
-           count(*) OVER rest - 1 AS steps_to_end
-    FROM base
-    WINDOW rest AS (PARTITION BY trajectory_uid ORDER BY step_index
-                    ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)
-), derived AS (
-    SELECT base.step_uid,
-           trajectories.own_return AS trajectory_return,
-           trajectories.length AS trajectory_length,
-           CASE WHEN trajectories.own_return IS NOT NULL THEN placed.rest_return END
-               AS return_to_go,
-           groups.size AS group_size,
-           groups.mean AS group_reward_mean,
-           groups.std AS group_reward_std,
-           placed.steps_to_end,
-           len(coalesce(base.tool_calls, [])) AS num_tool_calls,
-           length(coalesce(base.response, '')) AS response_chars,
-           CASE
-               WHEN rollout_logprobs IS NULL THEN 'logprobs_missing'
-               WHEN response_ids IS NULL THEN 'ids_missing'
-               WHEN len(rollout_logprobs) <> len(response_ids) THEN 'length_mismatch'
-               WHEN temperature IS NULL THEN 'temperature_not_logged'
-               WHEN temperature <= 0 THEN 'temperature_zero'
-               WHEN top_p < 1 THEN 'top_p'
-               WHEN {unreadable} THEN 'sampling_unreadable'
-               WHEN {top_k} > 0 THEN 'top_k'
-               WHEN {min_p} > 0 THEN 'min_p'
-               WHEN {frequency_penalty} <> 0 OR {presence_penalty} <> 0
-                 OR {repetition_penalty} <> 1 OR json_exists(sampling, '$.logit_bias')
-                 THEN 'penalties'
-               WHEN {grammar} THEN 'grammar'
-           END AS mu_invalid_reason
-    FROM base
-    JOIN trajectories USING (trajectory_uid)
-    JOIN placed USING (step_uid)
-    -- a step without a policy is in the group of those without one
-    LEFT JOIN groups ON groups.group_uid = base.group_uid
-                    AND groups.policy IS NOT DISTINCT FROM trajectories.policy
-)
-SELECT {columns}
-FROM base JOIN derived USING (step_uid)
-ORDER BY base.trajectory_uid, base.step_index, base.choice_index, base.step_uid
-"""
-
-
-_REWARD_COLUMNS = ("reward", "trajectory_reward", "reward_source", "terminated", "truncated")
-REWARD_INPUTS = ("step_uid", "trajectory_uid", "step_index", "choice_index", *_REWARD_COLUMNS)
+REWARD_COLUMNS = ("reward", "trajectory_reward", "reward_source", "terminated", "truncated")
+"""Columns that an attached reward says."""
+REWARD_INPUTS = ("step_uid", "trajectory_uid", "step_index", "choice_index", *REWARD_COLUMNS)
 """Columns that with_rewards reads."""
 
 _REWARDS_SQL = """
@@ -154,30 +73,6 @@ ORDER BY place
 """
 
 
-_NUMBERS = {
-    "top_k": -1,
-    "min_p": 0,
-    "frequency_penalty": 0,
-    "presence_penalty": 0,
-    "repetition_penalty": 1,
-}
-"""Numeric keys of the sampling column, with the value that changes nothing."""
-
-
-def _sampling_sql() -> dict[str, str]:
-    """Build the SQL that reads the sampling column; an unreadable number is no number."""
-    reads = {key: f"TRY_CAST(sampling->>'{key}' AS DOUBLE)" for key in _NUMBERS}
-    unreadable = [
-        f"(sampling->>'{key}' IS NOT NULL AND {sql} IS NULL)" for key, sql in reads.items()
-    ]
-    grammars = [f"json_exists(sampling, '$.{key}')" for key in schema.GRAMMAR_KEYS]
-    return {
-        **{key: f"coalesce({sql}, {_NUMBERS[key]})" for key, sql in reads.items()},
-        "unreadable": " OR ".join(unreadable),
-        "grammar": " OR ".join(grammars),
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Matches:
     """What an expression said about each step."""
@@ -202,21 +97,49 @@ def load_steps(location: Location) -> pa.Table:
         StoreError: a step stands in the table twice.
         DataError: rewards were attached to a curated directory, whose returns are frozen.
     """
-    base = table.read(location)
-    repeated = base.num_rows - len(set(base["step_uid"].to_pylist()))
+    return derive(with_attached(location, table.read(location)))
+
+
+def with_attached(location: Location, base: pa.Table) -> pa.Table:
+    """Lay what is attached to a data directory over all rows of its step table.
+
+    Args:
+        location: the directory.
+        base: its rows with at least the REWARD_INPUTS.
+
+    Raises:
+        StoreError: a step stands in the table twice.
+        DataError: rewards were attached to a curated directory, whose returns are frozen.
+    """
+    repeated = base.num_rows - len(base["step_uid"].unique())
     if repeated:
-        raise StoreError(
-            f"{location.path} holds {repeated:,} steps more than once.", "Ingest the logs again."
+        raise twice(location, repeated)
+    rewards = attached_rewards(location, base.column_names)
+    return base if rewards is None else with_rewards(base, rewards)
+
+
+def twice(location: Location, repeated: int) -> StoreError:
+    """Say that a table holds steps more than once."""
+    return StoreError(
+        f"{location.path} holds {repeated:,} steps more than once.", "Ingest the logs again."
+    )
+
+
+def attached_rewards(location: Location, columns: Collection[str]) -> pa.Table | None:
+    """Read the rewards that are attached to a step table with some columns; null = none are.
+
+    Raises:
+        DataError: it was curated, so that its returns are frozen.
+    """
+    if not sidecars.exists(location, "rewards"):
+        return None
+    if any(name in columns for name in schema.FROZEN_NAMES):
+        raise DataError(
+            f"{location.path} was curated, so its returns are frozen, but it has rewards of "
+            "its own that would not change them.",
+            "Attach rewards to the directory that it was curated from, and curate again.",
         )
-    if sidecars.exists(location, "rewards"):
-        if any(name in base.column_names for name in schema.FROZEN_NAMES):
-            raise DataError(
-                f"{location.path} was curated, so its returns are frozen, but it has rewards of "
-                "its own that would not change them.",
-                "Attach rewards to the directory that it was curated from, and curate again.",
-            )
-        base = with_rewards(base, sidecars.read(location, "rewards"))
-    return derive(base)
+    return sidecars.read(location, "rewards")
 
 
 def with_rewards(base: pa.Table, rewards: pa.Table) -> pa.Table:
@@ -238,7 +161,7 @@ def with_rewards(base: pa.Table, rewards: pa.Table) -> pa.Table:
         connection.register("base", base.select(REWARD_INPUTS).append_column("place", place))
         connection.register("rewards", rewards)
         found = connection.sql(_REWARDS_SQL).to_arrow_table()
-    for name in _REWARD_COLUMNS:
+    for name in REWARD_COLUMNS:
         field = base.schema.field(name)
         base = base.set_column(
             base.schema.get_field_index(name), field, found[name].cast(field.type)
@@ -247,24 +170,33 @@ def with_rewards(base: pa.Table, rewards: pa.Table) -> pa.Table:
 
 
 def derive(base: pa.Table) -> pa.Table:
-    """Add the derived columns to rows of a step table; frozen ones are kept."""
-    frozen = [name for name in schema.FROZEN_NAMES if name in base.column_names]
-    columns = []
-    for column in (*schema.STEPS, *schema.DERIVED):
-        if column.name == "is_last":
-            columns.append("coalesce(base.is_last, derived.steps_to_end = 0) AS is_last")
-        elif column.name == "mu_valid":
-            columns.append("derived.mu_invalid_reason IS NULL AS mu_valid")
-        else:
-            stored = column in schema.STEPS or column.name in frozen
-            columns.append(f"{'base' if stored else 'derived'}.{column.name}")
-    with duckdb.connect(config={"temp_directory": ""}) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.register("base", base)
-        rows = connection.sql(
-            _DERIVED_SQL.format(columns=", ".join(columns), **_sampling_sql())
-        ).to_arrow_table()
-    return rows.cast(schema.arrow_schema([*schema.STEPS, *schema.DERIVED]))
+    """Add the derived columns to rows of a step table; frozen ones are kept.
+
+    Returns:
+        schema.STEPS and schema.DERIVED, ordered by trajectory_uid, step_index, choice_index.
+    """
+    places = derived.order(base)
+    found: dict[str, pa.Array | pa.ChunkedArray] = dict(derived.signal(base, places))
+    is_frozen = any(name in base.column_names for name in schema.FROZEN_NAMES)
+    for name in schema.FROZEN_NAMES if is_frozen else ():
+        is_there = name in base.column_names
+        found[name] = base[name] if is_there else pa.nulls(base.num_rows, found[name].type)
+    found["is_last"] = arrow.coalesce(base["is_last"], arrow.equal(found["steps_to_end"], 0))
+    place = base.schema.get_field_index("is_last")
+    rows = base.set_column(place, "is_last", found["is_last"])
+    wanted = [*derived.OF_STEP, "action"]
+    with duckdb.connect(config={"temp_directory": "", "threads": "1"}) as connection:
+        columns = derived.of_step(connection, rows, [*derived.OF_STEP.values(), derived.ACTION])
+    found |= dict(zip(wanted, columns, strict=True))
+    actions = found.pop("action").to_numpy().astype(np.uint64)
+    found["repeated_action"] = derived.repeated(actions, places)
+    listed = [*schema.STEPS, *schema.DERIVED]
+    table_ = pa.table(
+        [found[c.name] if c.name in found else base[c.name] for c in listed],
+        names=[column.name for column in listed],
+    ).cast(schema.arrow_schema(listed))
+    keys = ("trajectory_uid", "step_index", "choice_index", "step_uid")
+    return table_.sort_by([(key, "ascending") for key in keys])
 
 
 def match(steps: pa.Table, expression: str, *, timeout_s: float) -> Matches:
@@ -278,77 +210,10 @@ def match(steps: pa.Table, expression: str, *, timeout_s: float) -> Matches:
     Raises:
         WhereError: it is no single boolean expression, names an unknown column, or does not end.
     """
-    logger.info("Evaluating %s on %s steps.", expression, f"{steps.num_rows:,}")
-    with _locked(steps) as connection:
-        try:
-            return _within(timeout_s, connection, lambda: _evaluate(connection, expression))
-        except TimeoutError:
-            raise WhereError(
-                f"--where {expression!r} did not end within {timeout_s:g} s.",
-                "Simplify it, or raise --set where_timeout_s.",
-            ) from None
-        except duckdb.Error as error:
-            raise WhereError(
-                _explain(expression, error), "docs/step-table.md lists all columns."
-            ) from error
-
-
-def _evaluate(connection: duckdb.DuckDBPyConnection, expression: str) -> Matches:
-    _check_one_expression(expression)
-    relation = connection.table("steps")
-    condition = duckdb.SQLExpression(expression)
-    kind = relation.select(condition).types[0]
-    if kind != "BOOLEAN":
-        raise WhereError(
-            f"--where {expression!r} is {kind}, not BOOLEAN.", "Compare it with something."
-        )
-    return Matches(_uids(relation.filter(expression)), _uids(relation.filter(condition.isnull())))
-
-
-def _within(
-    timeout_s: float, connection: duckdb.DuckDBPyConnection, work: Callable[[], Matches]
-) -> Matches:
-    """Run a query on a thread of its own, so that time and signals end it at once."""
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(work)
-        try:
-            return future.result(timeout_s)
-        except BaseException:
-            while not future.done():  # between two queries an interrupt would be lost
-                connection.interrupt()
-                time.sleep(0.05)
-            raise
-
-
-def _check_one_expression(expression: str) -> None:
-    if not expression.strip():
-        raise WhereError("--where is empty.", "Write an expression such as 'reward > 0'.")
-    if expression.encode(errors="replace").decode() != expression:
-        raise WhereError(f"--where {expression!r} is no UTF-8 text.", "Write it anew.")
-    statements = duckdb.extract_statements(f"SELECT {expression}\n")
-    if len(statements) != 1:
-        raise WhereError(
-            f"--where {expression!r} is more than one expression.", "Join conditions with AND."
-        )
-
-
-def _uids(relation: duckdb.DuckDBPyRelation) -> frozenset[str]:
-    return frozenset(relation.select("step_uid").to_arrow_table()["step_uid"].to_pylist())
-
-
-@contextmanager
-def _locked(steps: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect(config=_LOCKED) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.register("steps", steps)
-        connection.execute("SET lock_configuration = true")
-        yield connection
-
-
-def _explain(expression: str, error: duckdb.Error) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = re.sub(r"^\w[\w ]*Error:\s*", "", lines[0])
-    candidates = next((line for line in lines if line.startswith("Candidate bindings")), "")
-    found: Sequence[str] = re.findall(r'"([^"]+)"', candidates)
-    near = f" Candidates: {', '.join(found)}." if found else ""
-    return f"--where {expression!r}: {text.rstrip('.')}.{near}"
+    asked = Expression(text=expression, flag="--where", timeout_s=timeout_s)
+    values = expressions.each(InMemory(steps), asked)
+    uids = steps["step_uid"]
+    return Matches(
+        frozenset(uids.filter(values.fill_null(False)).to_pylist()),
+        frozenset(uids.filter(values.is_null()).to_pylist()),
+    )

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -29,9 +30,11 @@ _PLACE = "__place__"
 
 def schema_of(table: DeltaTable) -> pa.Schema:
     """Return a table's columns: as schema.py declares them, else as they are stored."""
+    stored = pa.schema(table.schema().to_arrow())
+    if schema.SIDECAR_VERSION in stored.names:
+        return stored  # what users attach may be called as a column of steps is, and be no such
     lists = (schema.STEPS, schema.DERIVED, schema.REJECTS)
     declared = {column.name: column.type for columns in lists for column in columns}
-    stored = pa.schema(table.schema().to_arrow())
     return pa.schema([pa.field(f.name, declared.get(f.name, f.type)) for f in stored])
 
 
@@ -71,6 +74,38 @@ def read(
             f"A data file of {root} is gone: {error}.",
             "Old versions lose theirs to claw optimize, which spares tags and the newest one.",
         ) from error
+    except (OSError, pa.ArrowException) as error:
+        raise files.translate(error, root) from error
+
+
+def read_masked(
+    root: Place, file: ActiveFile, wanted: pa.Schema, mask: np.ndarray
+) -> Iterator[tuple[np.ndarray, pa.Table]]:
+    """Read rows of one file; row groups without a wanted row are not read.
+
+    Args:
+        root: directory of the table.
+        file: the data file.
+        wanted: columns to read, partition columns included.
+        mask: bool, whether each row of the file is wanted.
+
+    Yields:
+        Numbers of rows in the file (int64), and the rows.
+
+    Raises:
+        StoreError: the file is missing or torn.
+    """
+    try:
+        with _opened(root, file) as opened:
+            start = 0
+            for group in range(opened.num_row_groups):
+                end = start + opened.metadata.row_group(group).num_rows
+                hits = start + np.flatnonzero(mask[start:end])
+                if len(hits):
+                    rows = _group(opened, group, file, wanted)
+                    is_all = len(hits) == end - start
+                    yield hits, rows if is_all else rows.take(pa.array(hits - start))
+                start = end
     except (OSError, pa.ArrowException) as error:
         raise files.translate(error, root) from error
 

@@ -28,7 +28,7 @@ from clawcli import schema
 from clawcli.errors import ConflictError
 from clawcli.store import files, log
 from clawcli.store import scan as scan_files
-from clawcli.store.commits import commit, last_transaction, restore
+from clawcli.store.commits import add_columns, commit, last_transaction, restore
 from clawcli.store.files import AddedFile, write_files
 from clawcli.store.location import LOCK, RUNS, Location
 from clawcli.store.log import check_log, exists, history, open_table
@@ -37,12 +37,14 @@ from clawcli.store.rewrite import compact, discard, replace
 
 __all__ = [
     "AddedFile",
+    "add_columns",
     "alone",
     "append",
     "at_work",
     "check_log",
     "commit",
     "compact",
+    "describe",
     "discard",
     "exists",
     "history",
@@ -53,6 +55,7 @@ __all__ = [
     "replace",
     "restore",
     "scan",
+    "schema_of",
     "write_files",
 ]
 
@@ -106,6 +109,17 @@ def alone(directory: Path) -> Iterator[None]:
                 "Run this again when it is done.",
             ) from error
         yield
+
+
+def describe(location: Location, version: int) -> dict[str, Any]:
+    """Name a version of a data directory as the input of something: with the id of its table."""
+    table_id = open_table(location.steps, version).metadata().id
+    return {
+        "path": str(location.path),
+        "kind": "data",
+        "version": version,
+        "table_id": table_id,
+    }
 
 
 def append(
@@ -164,6 +178,16 @@ def read(
     """
     wanted, pieces = _open(location, part, columns, where)
     return pa.concat_tables([wanted.empty_table(), *pieces])
+
+
+def schema_of(location: Location, part: str = "steps") -> pa.Schema:
+    """Return the columns of a table of a data directory, as read gives them.
+
+    Raises:
+        NotFoundError: the table or the version is not there.
+    """
+    version = location.version if part == "steps" else None
+    return scan_files.schema_of(open_table(location.path / part, version))
 
 
 def scan(

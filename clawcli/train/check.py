@@ -56,7 +56,7 @@ class Survey:
     @property
     def steps_trained(self) -> int:
         """Number of steps with action tokens."""
-        return sum(facts.action_tokens > 0 for facts in self.facts)
+        return sum(facts.has_action for facts in self.facts)
 
 
 def survey(shards: Shards, config: TrainConfig) -> Survey:
@@ -96,13 +96,7 @@ def refuse_without_model(found: Survey, config: TrainConfig) -> None:
     """
     if config.objective is not Objective.PPO:
         return
-    measurable = {
-        policy
-        for policy, facts in zip(found.policies, found.facts, strict=True)
-        if facts.has_logprobs and facts.mu_valid
-    }
-    own = {policy: None if policy in measurable else False for policy in set(found.policies)}
-    decide_own(found, own)
+    decide_own(found, gate.presumed_own(zip(found.policies, found.facts, strict=True)))
     if not config.allow_off_policy:
         gate.refuse_off_policy(count_reasons(found, config), found.steps_trained)
     if not found.has_advantage:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
 from clawcli.gate import Objective
 from clawcli.train.losses import Aggregation
+
+if TYPE_CHECKING:
+    _Trained = Objective
+else:
+    # of the gate's objectives those that have a loss here; msgspec refuses the others
+    _Trained = Literal["sft", "ppo"]
 
 _Positive = Annotated[float, Meta(gt=0)]
 _NotNegative = Annotated[float, Meta(ge=0)]
@@ -62,7 +68,7 @@ class TrainConfig:
     """Run directory to create."""
     model: str
     """`tiny`, or a local Hugging Face causal LM directory."""
-    objective: Objective
+    objective: _Trained
     """sft or ppo."""
     allow_off_policy: bool = False
     """Let ppo train on steps whose behaviour policy is not known."""
@@ -80,3 +86,7 @@ class TrainConfig:
     """AdamW."""
     ppo: PpoConfig = field(default_factory=PpoConfig)
     """The loss of ppo."""
+
+    def __post_init__(self) -> None:
+        """Make the objective, which msgspec leaves as text, a member of the enumeration."""
+        object.__setattr__(self, "objective", Objective(self.objective))

@@ -29,6 +29,7 @@ from clawcli.ingest.secrets.leaves import Leaf, leaves, rebuilt
 from clawcli.ingest.secrets.rules import RULES, Rule
 from clawcli.ingest.secrets.scanner import Scanner
 from clawcli.ingest.secrets.search import SecretSearch, Span, meets_placeholder
+from clawcli.store import table
 from clawcli.store.artefact import sync
 from clawcli.store.location import REDACTION_KEY
 
@@ -129,6 +130,18 @@ class Redactor:
             SetupError: the outside scanner failed.
         """
         return self._table(table)[0]
+
+    def columns(self, table: pa.Table) -> pa.Table:
+        """Take the secrets out of all strings of a table, whatever its columns are called.
+
+        Texts that are JSON stay so.
+
+        Raises:
+            SetupError: the outside scanner failed.
+        """
+        # by the name of metadata each is looked at, and may be JSON
+        alike = table.rename_columns(["metadata"] * table.num_columns)
+        return self._table(alike)[0].rename_columns(table.column_names)
 
     def found_in(self, texts: Iterable[str]) -> bool:
         """Tell whether a text holds a secret by the rules; nothing is counted."""
@@ -268,25 +281,24 @@ def key_of(directory: Path | str) -> bytes:
 
 
 def _local_key(path: Path) -> bytes:
-    """Read the key, or link a whole new one into its place, which only one of two runs can."""
+    """Read the key, or put a whole new one into its place, which only one of two runs can."""
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
-            sync(fresh)
-            try:
-                os.link(fresh, path)
-            except OSError:
-                # not every file system has links; there, who comes second waits for no one
-                if not path.exists():
-                    fresh.replace(path)
-            sync(path.parent)
-        finally:
-            fresh.unlink(missing_ok=True)
+        with table.lock(path.parent):
+            if not path.exists():
+                _make_key(path)
     return path.read_bytes()
+
+
+def _make_key(path: Path) -> None:
+    for left in path.parent.glob(f"{path.name}.*"):
+        left.unlink()  # of a run that was killed; nobody else is here
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secrets.token_bytes(_KEY_BYTES))
+    sync(fresh)
+    fresh.replace(path)
+    sync(path.parent)
 
 
 def _remote_key(place: str) -> bytes:

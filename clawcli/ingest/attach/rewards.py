@@ -7,8 +7,9 @@ more logs were ingested it adds what the file says about the new ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,10 @@ import pyarrow.compute as pc
 
 from clawcli import schema
 from clawcli.errors import DataError
-from clawcli.ingest.read.find import Found
-from clawcli.ingest.rewards import files as reward_files
-from clawcli.ingest.rewards import match as reward_match
-from clawcli.ingest.rewards import plan as reward_plan
-from clawcli.ingest.rewards.match import Matches
-from clawcli.ingest.rewards.plan import FLAGS, Plan
+from clawcli.ingest.attach import commit, match, plan, reports
+from clawcli.ingest.attach.files import Rows
+from clawcli.ingest.attach.match import Matches
+from clawcli.ingest.attach.plan import FLAGS, Plan
 from clawcli.store import query, sidecars, table
 from clawcli.store.location import Location
 
@@ -30,8 +29,10 @@ NAME = "rewards"
 """The sidecar."""
 COLUMNS = (*query.REWARD_INPUTS, "trajectory_kind")
 """Columns of the step table that attaching needs, beside those of --on."""
-PENDING = tuple(dict.fromkeys((*COLUMNS, *reward_plan.KEY_COLUMNS)))
+PENDING = tuple(dict.fromkeys((*COLUMNS, *plan.KEY_COLUMNS)))
 """Columns of steps that are not in the table: all that it may need."""
+SAID = ("reward", "trajectory_reward", *FLAGS)
+"""Columns of the sidecar that say something."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +52,8 @@ class RewardsReport:
     """Rows without a finite number; they attach nothing."""
     rewards_unmatched_trajectories: int
     """Attempts (main, sample) of the table that no row is about."""
+    rewards_unmatched_steps: int
+    """Steps of the table that no row is about."""
     rewards_new: int
     """Matched rows that say what was not attached before."""
     steps_rewarded: int
@@ -70,6 +73,8 @@ def attach_rewards(
     on: Mapping[str, str] | None = None,
     dry_run: bool = False,
     pending: pa.Table | None = None,
+    must_match: bool = False,
+    command: str = "ingest",
 ) -> RewardsReport:
     """Attach the rewards of a file to the steps and attempts of a data directory.
 
@@ -85,6 +90,8 @@ def attach_rewards(
             trajectory_reward, resolved or is_resolved.
         dry_run: match and count, write nothing.
         pending: steps (PENDING) that are not in the table, since their ingest is a dry run.
+        must_match: refuse a file of which no row names a step or an attempt.
+        command: the verb that attaches, for the commit info.
 
     Raises:
         UsageError: `on` names a column that is no key and no value.
@@ -94,40 +101,71 @@ def attach_rewards(
             cannot be read, or the directory was curated.
     """
     on = dict(on or {})
-    reward_plan.check_on(on)
+    plan.check_on(on)
     _refuse_curated(location)
-    rows = reward_files.read(path, reward_field=on.get("reward") or on.get("trajectory_reward"))
-    plan = reward_plan.plan(path, rows, on)
-    steps = _load(location, plan, pending)
-    found = reward_match.match(rows, plan, steps)
-    label = Found(path).label
-    judged = _sidecar_rows(found, plan, label)
-    with nullcontext() if dry_run else table.lock(location.path):
-        before = sidecars.read(location, NAME)
-        fresh = _not_said_in(before, judged)
-        if fresh.num_rows and not dry_run:
-            info = {"command": "ingest", "rewards": label, "on": list(plan.words())}
-            sidecars.append(location, NAME, fresh, info=info)
-        version = sidecars.versions(location).get(NAME)
-    if kept := _step_rewards_kept(steps, before, judged):
-        found.warnings["step_rewards_kept"] = kept
-    rewarded = steps.filter(pc.field(f"{plan.unit}_uid").isin(_texts(found.values)))
-    attempts = steps.filter(pc.field("trajectory_kind").isin(["main", "sample"]))
-    reached = set(rewarded["trajectory_uid"].to_pylist())
+    rows = reports.read(
+        path,
+        reward_field=on.get("reward") or on.get("trajectory_reward"),
+        named_by=plan.named_by(on),
+    )
+    chosen = plan.plan_rewards(rows, on)
+    steps = _load(location, chosen, pending)
+    values, warnings = _values(rows, chosen)
+    found = match.match(rows, values, chosen, steps)
+    if must_match:
+        match.refuse_nothing(found, rows, chosen, steps, str(location.path))
+    judged = _sidecar_rows(found, values, chosen, rows.label)
+    done = commit.add_new(
+        location,
+        NAME,
+        lambda: judged,
+        said=SAID,
+        info={"command": command, "rewards": rows.label, "on": list(chosen.words())},
+        dry_run=dry_run,
+    )
+    if kept := _step_rewards_kept(steps, done.before, judged):
+        warnings["step_rewards_kept"] = kept
+    reached = match.reach(found, chosen, steps)
     return RewardsReport(
-        rewards_on=plan.words(),
+        rewards_on=chosen.words(),
         rewards_rows=len(rows),
-        rewards_matched=len(found.values),
+        rewards_matched=len(found.uids),
         rewards_duplicates=found.duplicates,
         rewards_unmatched_rows=found.unmatched,
         rewards_without_value=found.without_value,
-        rewards_unmatched_trajectories=len(set(attempts["trajectory_uid"].to_pylist()) - reached),
-        rewards_new=fresh.num_rows,
-        steps_rewarded=rewarded.num_rows,
-        trajectories_rewarded=len(reached),
-        rewards_warnings_by_code=dict(sorted(found.warnings.items())),
-        rewards_version=version,
+        rewards_unmatched_trajectories=reached.unmatched_trajectories,
+        rewards_unmatched_steps=reached.unmatched_steps,
+        rewards_new=done.new,
+        steps_rewarded=reached.steps,
+        trajectories_rewarded=reached.trajectories,
+        rewards_warnings_by_code=dict(sorted(warnings.items())),
+        rewards_version=done.version,
     )
+
+
+def number(value: Any) -> tuple[float | None, str]:
+    """Read a reward: a number, a bool, or text of either.
+
+    Returns:
+        The number, or None and the code of why there is none: reward_missing, reward_not_finite,
+        reward_not_a_number.
+
+    Example:
+        >>> number("0.5"), number(True), number("nan")
+        ((0.5, ''), (1.0, ''), (None, 'reward_not_finite'))
+    """
+    if value is None or value == "":
+        return None, "reward_missing"
+    words = {"true": 1.0, "false": 0.0}
+    if isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()], ""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None, "reward_not_a_number"
+    except OverflowError:
+        return None, "reward_not_finite"
+    return (found, "") if math.isfinite(found) else (None, "reward_not_finite")
 
 
 def _refuse_curated(location: Location) -> None:
@@ -138,47 +176,44 @@ def _refuse_curated(location: Location) -> None:
         )
 
 
-def _load(location: Location, plan: Plan, pending: pa.Table | None) -> pa.Table:
-    names = list(dict.fromkeys((*COLUMNS, *plan.columns)))
+def _load(location: Location, chosen: Plan, pending: pa.Table | None) -> pa.Table:
+    names = list(dict.fromkeys((*COLUMNS, *chosen.columns)))
     if pending is None or table.exists(location.steps):
         present = table.read(Location(location.path), columns=names)
         return present if pending is None else pa.concat_tables([present, pending.select(names)])
     return pending.select(names)
 
 
-def _sidecar_rows(found: Matches, plan: Plan, path: str) -> pa.Table:
+def _values(rows: Rows, chosen: Plan) -> tuple[pa.Table, Counter[str]]:
+    """Read reward and flags of all rows; the reward comes first."""
+    numbers = [number(value) for value in rows.values(str(chosen.value))]
+    columns = {chosen.reward: pa.array((value for value, _ in numbers), pa.float64())}
+    for flag, name in chosen.flags.items():
+        found = (number(value)[0] for value in rows.values(name))
+        flags = (None if value is None else bool(value) for value in found)
+        columns[flag] = pa.array(flags, pa.bool_())
+    return pa.table(columns), Counter(code for _, code in numbers if code)
+
+
+def _sidecar_rows(found: Matches, values: pa.Table, chosen: Plan, label: str) -> pa.Table:
     """Write matches as rows of the sidecar, without their version."""
-    value = "reward" if plan.unit == "step" else "trajectory_reward"
-    columns = (f"{plan.unit}_uid", value, *plan.flags)
-    rows: list[dict[str, Any]] = [
-        {**dict(zip(columns, (uid, *values), strict=True)), "reward_source": f"{NAME}:{path}"}
-        for uid, values in found.values.items()
-    ]
-    return pa.Table.from_pylist(rows, schema=schema.arrow_schema(schema.SIDECARS[NAME]))
-
-
-def _not_said_in(before: pa.Table, judged: pa.Table) -> pa.Table:
-    """Leave out what the sidecar says already, from whichever file."""
-    said = (*sidecars.KEYS, "reward", "trajectory_reward", *FLAGS)
-    known = set(_tuples(before.select(said)))
-    return judged.filter(
-        pa.array([row not in known for row in _tuples(judged.select(said))], pa.bool_())
+    said = values.take(pa.array(found.rows))
+    columns = {chosen.uid: found.uids, **dict(zip(said.column_names, said.columns, strict=True))}
+    columns["reward_source"] = pa.repeat(pa.scalar(f"{NAME}:{label}"), said.num_rows)
+    fields = schema.arrow_schema(schema.SIDECARS[NAME])
+    return pa.table(
+        [columns.get(field.name, pa.nulls(said.num_rows, field.type)) for field in fields],
+        schema=fields,
     )
-
-
-def _tuples(rows: pa.Table) -> list[tuple[Any, ...]]:
-    return list(zip(*(column.to_pylist() for column in rows.itercolumns()), strict=True))
 
 
 def _step_rewards_kept(steps: pa.Table, before: pa.Table, judged: pa.Table) -> int:
     """Count judged attempts whose reward stays that of their steps, as the next scan will see it."""
-    attempts = [uid for uid in judged["trajectory_uid"].to_pylist() if uid is not None]
-    if not attempts:
+    attempts = judged["trajectory_uid"].drop_null()
+    if not len(attempts):
         return 0
     seen = query.with_rewards(steps, sidecars.newest(pa.concat_tables([before, judged])))
-    seen = seen.filter(
-        pc.field("trajectory_uid").isin(_texts(attempts)) & pc.field("reward").is_valid()
-    )
+    seen = seen.filter(pc.field("trajectory_uid").isin(attempts) & pc.field("reward").is_valid())
     values = seen.group_by("trajectory_uid").aggregate(
         [("reward", "count"), ("reward", "min"), ("trajectory_reward", "min")]
     )
@@ -186,8 +221,3 @@ def _step_rewards_kept(steps: pa.Table, before: pa.Table, judged: pa.Table) -> i
         pc.field("reward_min") == pc.field("trajectory_reward_min")
     )
     return values.num_rows - values.filter(alone).num_rows
-
-
-def _texts(values: Iterable[str]) -> pa.Array:
-    # an empty list alone would have the type null, which no column can be compared with
-    return pa.array(list(values), pa.string())

@@ -1,1 +1,0 @@
-"""Join rewards from other files to steps."""
