@@ -11,7 +11,8 @@ from clawcli import schema
 from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import DataError, LogFormatError, StoreError, UsageError
 from clawcli.ingest import reading, rounds
-from clawcli.ingest.run import FATES, IngestConfig, ingest
+from clawcli.ingest.report import FATES
+from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.store import location, query, sidecars, table
 
 

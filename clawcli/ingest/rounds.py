@@ -7,7 +7,6 @@ most. Where it closes depends on the sources alone, not on how many workers read
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,17 +16,18 @@ import pyarrow.compute as pc
 
 from clawcli import schema
 from clawcli.engine import Workers
-from clawcli.errors import ClawError, ConflictError, StoreError
-from clawcli.ingest import chain, forgotten, links, placing, rows, sources
+from clawcli.errors import ConflictError, StoreError
+from clawcli.ingest import chain, forgotten, links, placing, rows
 from clawcli.ingest.amend import amended
 from clawcli.ingest.commits import Commits, ToCommit
 from clawcli.ingest.committed import Committed
 from clawcli.ingest.forgotten import Forgotten
 from clawcli.ingest.parts import Part, Taken, Written
+from clawcli.ingest.sorting import Sorted, sort
 from clawcli.ingest.sources import KnownSources
-from clawcli.ingest.stepgraph import Placement, Request, Step
+from clawcli.ingest.stepgraph import Placement, Step
 from clawcli.ingest.totals import Totals, split_tasks
-from clawcli.ingest.twins import Twins, Verdict
+from clawcli.ingest.twins import Twins
 from clawcli.store import table
 from clawcli.store.location import Location
 
@@ -37,7 +37,6 @@ _ROUND_STEPS = 12_288
 _ROUND_BYTES = 1 << 30
 _ROUND_NEW_BYTES = 32 << 20
 _TRIES = 8
-_SAID_AGAIN = frozenset({"grown", "moved", "rewritten"})
 
 
 @dataclass(slots=True)
@@ -49,29 +48,6 @@ class _Gathered:
     num_steps: int = 0
     bytes_read: int = 0
     new_bytes: int = 0
-
-
-@dataclass(slots=True)
-class _Sorted:
-    """The steps of a round by what they are to the table."""
-
-    new: list[Step] = field(default_factory=list)
-    again: list[Step] = field(default_factory=list)
-    """Steps that the table holds and that their source says again."""
-    owners: dict[str, int] = field(default_factory=dict)
-    """step_uid -> worker that holds its call, of new and again."""
-    seen_in: list[dict[str, Any]] = field(default_factory=list)
-    unused: list[dict[str, Any]] = field(default_factory=list)
-    forgotten: dict[str, str] = field(default_factory=dict)
-    """step_uid -> next_hash of steps that were forgotten, or go on from such."""
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    fates: Counter[str] = field(default_factory=Counter)
-    warnings: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
-    errors: list[ClawError] = field(default_factory=list)
-    accepted: list[Taken] = field(default_factory=list)
-    unchanged: int = 0
-    """Sources that turned out to be there already."""
 
 
 class Rounds:
@@ -159,7 +135,14 @@ class Rounds:
             self.known = KnownSources(table.history(self.place.steps))
 
     def _commit(self, gathered: _Gathered) -> list[dict[str, Any]]:
-        found = self._sort(gathered)
+        found = sort(
+            gathered.taken,
+            committed=self.committed,
+            known=self.known,
+            twins=self.twins,
+            forgotten=self.forgotten,
+            places=self._places if self.dry_run else None,
+        )
         stored = self._say_again(found)
         roots = chain.link([*found.new, *found.again], self.committed.index)
         placed = placing.place(roots)
@@ -213,122 +196,7 @@ class Rounds:
 
     # -- what is new -----------------------------------------------------------------------------
 
-    def _sort(self, gathered: _Gathered) -> _Sorted:
-        found = _Sorted()
-        uids = {step.uid for _, taken in gathered.taken for step in taken.steps}
-        stored_by = self.committed.owners(uids)
-        offsets = self._offsets_of(
-            {
-                step.uid
-                for _, taken in gathered.taken
-                if not _is_said_again(taken)
-                for step in taken.steps
-                if stored_by.get(step.uid) == taken.source_uid
-            }
-        )
-        found.forgotten = self.forgotten.among(
-            [s for _, t in gathered.taken for s in t.steps if s.uid not in stored_by],
-            self.committed,
-        )
-        claimed: dict[str, Step] = {}
-        before = self.committed.of_sources(
-            {taken.source_uid for _, taken in gathered.taken if _is_said_again(taken)}
-        )
-        for worker, taken in gathered.taken:
-            try:
-                if error := taken.error or self._contradicts(taken, before):
-                    raise error
-                verdict = self.twins.judge(taken, self.known.by_uid.get(taken.source_uid))
-            except ClawError as error:
-                found.errors.append(error)
-                continue
-            if verdict is not Verdict.NEW:
-                found.unchanged += verdict is Verdict.UNCHANGED
-                continue
-            found.accepted.append(taken)
-            found.warnings.update(taken.warnings)
-            if taken.problem:
-                found.problems.append(f"{taken.problem} {taken.kept}")
-            if taken.state == "moved":
-                found.warnings["files_moved"] += 1
-            if taken.entry:
-                found.entries.append(taken.entry)
-                self.twins.remember(taken.entry)
-            found.fates.update(row["fate"] for row in taken.unused)
-            found.fates["pending"] += taken.pending
-            found.fates["used"] += taken.joined
-            repeated, ignored = self._classify(worker, taken, stored_by, offsets, claimed, found)
-            found.fates["duplicate"] += len(repeated)
-            found.fates["ignored"] += len(ignored)
-            found.fates["used"] += len(taken.begun) - len(repeated) - len(ignored)
-            found.unused += forgotten.rejects(taken, ignored, self.known.by_uid)
-        return found
-
-    def _classify(
-        self,
-        worker: int,
-        taken: Taken,
-        stored_by: Mapping[str, str],
-        offsets: Mapping[str, int],
-        claimed: dict[str, Step],
-        found: _Sorted,
-    ) -> tuple[set[int], dict[int, int]]:
-        """Sort the steps of one source.
-
-        Returns:
-            Its records all of whose steps are elsewhere; and the offsets of those of which
-            nothing is left, since some of it was forgotten.
-        """
-        repeated = set(taken.begun)
-        ignored: dict[int, int] = {}
-        for step in taken.steps:
-            ordinal, offset = taken.places[step.uid]
-            if step.uid in found.forgotten:
-                ignored[ordinal] = offset
-                step.request.choices = [c for c in step.request.choices if c is not step]
-                continue
-            owner = stored_by.get(step.uid)
-            earlier = claimed.get(step.uid)
-            is_elsewhere = owner is not None and owner != taken.source_uid
-            # a record of this source that an earlier round has: the log repeats it
-            is_elsewhere = is_elsewhere or offsets.get(step.uid, offset) != offset
-            if earlier is not None or is_elsewhere:
-                if earlier is not None and _differs(earlier.request, step.request):
-                    found.warnings["duplicate_differs"] += 1
-                found.seen_in.append(
-                    {
-                        "step_uid": step.uid,
-                        "source_uid": taken.source_uid,
-                        "source_path": taken.label,
-                        "source_offset": offset,
-                    }
-                )
-                # another choice of the call may be new: then it stands without this one
-                step.request.choices = [c for c in step.request.choices if c is not step]
-                continue
-            claimed[step.uid] = step
-            if self.dry_run:
-                self._places[step.uid] = offset
-            found.owners[step.uid] = worker
-            (found.new if owner is None else found.again).append(step)
-            repeated.discard(ordinal)
-        ignored = {ordinal: ignored[ordinal] for ordinal in sorted(repeated & ignored.keys())}
-        return repeated - ignored.keys(), ignored
-
-    def _offsets_of(self, uids: set[str]) -> dict[str, int]:
-        """Tell where the records are that steps of earlier rounds came from."""
-        told = uids & self._places.keys()
-        return {uid: self._places[uid] for uid in told} | self.committed.offsets(uids - told)
-
-    def _contradicts(self, taken: Taken, before: Mapping[str, set[str]]) -> ClawError | None:
-        """Say that a source which is written anew has lost steps that it had."""
-        known = self.known.by_uid.get(taken.source_uid)
-        if known is None or not _is_said_again(taken):
-            return None
-        lost = before[taken.source_uid] - {step.uid for step in taken.steps}
-        return sources.changed(taken.found, known) if lost else None
-
-    def _say_again(self, found: _Sorted) -> pa.Table:
+    def _say_again(self, found: Sorted) -> pa.Table:
         """Put steps that are said again in the place of what the table holds of them."""
         uids = [step.uid for step in found.again]
         self.committed.fetch(found.new, uids)
@@ -351,7 +219,7 @@ class Rounds:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def _write(self, found: _Sorted, told_again: set[str]) -> list[Written]:
+    def _write(self, found: Sorted, told_again: set[str]) -> list[Written]:
         work: dict[int, dict[str, rows.Linked]] = {}
         for step in (*found.new, *found.again):
             work.setdefault(found.owners[step.uid], {})[step.uid] = rows.linked(step)
@@ -390,7 +258,7 @@ class Rounds:
 
     def _count(
         self,
-        found: _Sorted,
+        found: Sorted,
         written: Sequence[Written],
         num_changed: int,
         placed: Sequence[Step],
@@ -419,14 +287,3 @@ class Rounds:
             totals.secrets.update(part.secrets)
             totals.restated_chars += part.restated[0]
             totals.observation_chars += part.restated[1]
-
-
-def _is_said_again(taken: Taken) -> bool:
-    """Tell whether a source says all again that it said before."""
-    return taken.is_whole and taken.state in _SAID_AGAIN
-
-
-def _differs(first: Request, second: Request) -> bool:
-    """Tell whether two logs of one call disagree on what is not in their messages."""
-    names = ("system", "tools", "reward", "task_id", "trial")
-    return any(getattr(first, name) != getattr(second, name) for name in names)
