@@ -313,7 +313,7 @@ def test_log_of_a_sidecar_holds_no_text(calls):
 # names and places
 
 
-@pytest.mark.parametrize("name", ["links", "seen_in", "tombstones"])
+@pytest.mark.parametrize("name", ["links", "seen_in", "forgotten"])
 def test_name_that_is_claws_own_is_refused(calls, name):
     with pytest.raises(UsageError, match="claw itself writes"):
         put(calls, FEEDBACK, name)
