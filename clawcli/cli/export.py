@@ -64,6 +64,12 @@ def command(
         ),
     ] = None,
     seed: opt.Seed = None,
+    reward_expr: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPR", help="Reward of each attempt: '0.8*tests.pass + 0.2*judge.score'."
+        ),
+    ] = None,
     force: opt.Force = False,
     dry_run: opt.DryRun = False,
     quiet: opt.Quiet = False,
@@ -84,6 +90,7 @@ def command(
         "max_step_tokens": max_step_tokens,
         "tokens_per_update": tokens_per_update,
         "seed": seed,
+        "reward_expr": reward_expr,
     }
     shared = {
         "input": input,

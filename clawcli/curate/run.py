@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from clawcli import schema
 from clawcli.config import to_dict
-from clawcli.curate import contamination, duplicates, rewards, selection, split, units
+from clawcli.curate import contamination, duplicates, selection, split, units
 from clawcli.curate.selection import Entry, Selection
 from clawcli.curate.units import Unit
 from clawcli.curate.write import write
@@ -32,6 +32,7 @@ from clawcli.store import (
     location,
     query,
     registry,
+    rewards,
     sidecars,
     table,
 )

@@ -8,7 +8,7 @@ no sampler: it reads rows in file order.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,9 @@ from msgspec import Meta
 from clawcli import config as configs
 from clawcli import pack, schema
 from clawcli.errors import DataError
-from clawcli.store import artefact, shards, tokenizers, trees
+from clawcli.store import arrow, artefact, rewards, shards, tokenizers, trees, uids
+from clawcli.store.expressions import Expression
+from clawcli.store.frame import Frame
 from clawcli.store.manifest import load_tokenizer
 from clawcli.store.shards import PackedRow
 from clawcli.store.trees import Tree
@@ -49,6 +51,11 @@ class ExportShardsConfig:
     """Updates for which old log-probs and advantages stay frozen."""
     seed: _Seed = 0
     """Of the shuffle."""
+    reward_expr: str | None = None
+    """Numeric SQL expression over the steps that were merged, which becomes the reward of each
+    attempt in place of the tree's; null = rewards are the tree's."""
+    where_timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
+    """Seconds after which the expression is stopped."""
     force: bool = False
     """Replace shards that are there."""
     dry_run: bool = False
@@ -121,6 +128,10 @@ def export_shards(config: ExportShardsConfig) -> ExportShardsReport:
     tree = trees.read(source)
     tokenizer = load_tokenizer(source, tree.manifest)
     layout = pack.Layout(config.merge)
+    inputs = [artefact.describe_input(tree.path)]
+    if config.reward_expr is not None:
+        tree, origin = _with_rewards(tree, config.reward_expr, config.where_timeout_s)
+        inputs.append(origin)
     steps, left_out = _choose(tree, config.max_step_tokens)
     ends = steps["end_node_id"].to_numpy()
     rows = pack.depth_first(tree.forest, ends)
@@ -152,13 +163,44 @@ def export_shards(config: ExportShardsConfig) -> ExportShardsReport:
             kind=shards.KIND,
             force=config.force,
             config=configs.to_dict(config),
-            inputs=[artefact.describe_input(tree.path)],
+            inputs=inputs,
         ) as draft:
             for phase, group in _phases(plan, packed, placed):
                 shards.write_phase(draft.path, phase, group)
             tokenizer.to_file(draft.path / tokenizers.FILE)
             draft.manifest.update(_describe(tree, config, plan, report))
     return report
+
+
+def _with_rewards(tree: Tree, text: str, timeout_s: float) -> tuple[Tree, dict[str, Any]]:
+    """Let an expression over the data that was merged be the reward of each attempt.
+
+    Returns:
+        The tree with other rewards, returns and group statistics; and the data, as an input.
+
+    Raises:
+        DataError: the data is gone, or is not what was merged.
+        WhereError: the text is no numeric expression over one step.
+    """
+    origins = artefact.read_manifest(tree.path)["inputs"]
+    origin = next((one for one in origins if one.get("kind") == "data"), None)
+    if origin is None:
+        raise DataError(f"{tree.path} does not say what it was merged from.", "Merge again.")
+    frame = Frame(rewards.opened(origin, f"{tree.path} was merged", "Bring it back."))
+    expression = Expression(text=text, flag="--reward-expr", timeout_s=timeout_s)
+    rewards.choose(frame, lambda steps: rewards.by_attempt(steps, expression), at_hand=False)
+    places = arrow.index_in(uids.binary(tree.paths["step_uid"]), frame.keys["step_uid"])
+    if places.null_count:
+        raise DataError(
+            f"{places.null_count:,} steps of {tree.path} are not in {origin['path']}.",
+            "Merge again.",
+        )
+    paths = tree.paths
+    for number, field in enumerate(paths.schema):
+        if field.name == "reward" or field.name in schema.FROZEN_NAMES:
+            values = frame.column(field.name).take(places).cast(field.type)
+            paths = paths.set_column(number, field, values)
+    return replace(tree, paths=paths), origin
 
 
 def _choose(tree: Tree, max_step_tokens: int) -> tuple[pa.Table, list[str]]:

@@ -55,6 +55,7 @@ FLAGS = {
         "max_step_tokens",
         "tokens_per_update",
         "seed",
+        "reward_expr",
     ),
     "train": ("model", "objective", "allow_off_policy", "own_policy", "seed"),
 }

@@ -7,7 +7,7 @@ curation read, which its lineage names, and taken over from there by step_uid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,20 +158,38 @@ def first_input(frame: Frame) -> Frame | None:
         if info.get("command") != "curate":
             return Frame(place)
         (origin,) = (i for i in info["inputs"] if i.get("kind") == "data")
-        place = Location(parse(origin["path"]).path, origin["version"])
-        try:
-            if not table.exists(place.steps):
-                raise DataError(f"{place.path} is not there.")
-            there = table.describe(place, origin["version"])
-            if there["table_id"] != origin.get("table_id", there["table_id"]):
-                raise DataError(f"Another table is at {place.path} now.")
-        except ClawError as error:
-            raise DataError(
-                f"{frame.location.path} was curated from {origin['path']}@{origin['version']}, "
-                "which cannot be read any more, so returns and group statistics cannot be "
-                "computed over all attempts.",
-                "Bring it back, or compute them over the rows at hand with --regroup.",
-            ) from error
+        place = opened(
+            origin,
+            f"{frame.location.path} was curated",
+            "Bring it back, or compute returns and group statistics over the rows at hand with "
+            "--regroup.",
+        )
+
+
+def opened(origin: Mapping[str, Any], made: str, hint: str) -> Location:
+    """Return the place of a data directory that something was made from.
+
+    Args:
+        origin: as table.describe wrote it.
+        made: what was made of it, for the message.
+        hint: what to do where it is gone.
+
+    Raises:
+        DataError: it is gone, or another table stands there.
+    """
+    place = Location(parse(origin["path"]).path, origin["version"])
+    try:
+        if not table.exists(place.steps):
+            raise DataError(f"{place.path} is not there.")
+        there = table.describe(place, origin["version"])
+        if there["table_id"] != origin.get("table_id", there["table_id"]):
+            raise DataError(f"Another table is at {place.path} now.")
+    except ClawError as error:
+        raise DataError(
+            f"{made} from {origin['path']}@{origin['version']}, which cannot be read any more.",
+            hint,
+        ) from error
+    return place
 
 
 def choose(frame: Frame, make: Callable[[Frame], pa.Table], *, at_hand: bool) -> None:
