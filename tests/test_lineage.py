@@ -186,3 +186,44 @@ def test_commands_hold_every_flag_of_curate_and_none_that_says_nothing():
     assert settings - {"input", "output", "force", "dry_run", "where_timeout_s"} == set(
         commands.FLAGS["curate"]
     )
+
+
+def test_lineage_names_what_was_attached_and_rebuilds_with_it(tmp_path, claw, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    records = [pair([user(f"u{n}")], assistant(f"a{n}"), uid=str(n)) for n in range(4)]
+    log = write_lines(tmp_path / "log.jsonl", records)
+    for number, name in enumerate(("first.jsonl", "second.jsonl")):
+        said = [
+            {"native_id": str(n), "score": float(n + number), f"x{number}": n} for n in range(4)
+        ]
+        write_lines(tmp_path / name, said)
+    steps = [
+        ["ingest", "log.jsonl", "-o", "data"],
+        ["attach", "data", "first.jsonl", "--name", "judge"],
+        ["attach", "data", "second.jsonl", "--name", "judge"],
+        ["curate", "data", "--where", "judge.score > 2", "-o", "kept"],
+        ["merge-prefixes", "data", "--tokenizer", "tiny", "-o", "tree"],
+        ["export", "tree", "--reward-expr", "judge.score", "-o", "shards"],
+    ]
+    for step in steps:
+        assert claw(*step).code == 0
+    assert [line.split()[1] for line in ask("kept").commands] == [
+        *("ingest", "attach", "attach", "curate")
+    ]
+    again = ask("shards").commands
+    assert [shlex.split(line)[1] for line in again] == [
+        *("ingest", "attach", "attach", "merge-prefixes", "export")
+    ]
+    (tmp_path / "again").mkdir()
+    for name in (log.name, "first.jsonl", "second.jsonl"):
+        shutil.copy(tmp_path / name, tmp_path / "again")
+    lines = [*ask("kept").commands, *again]
+    monkeypatch.chdir(tmp_path / "again")
+    for line in dict.fromkeys(lines):
+        assert claw(*shlex.split(line)[1:]).code == 0
+    assert rows(tmp_path / "again" / "kept") == rows(tmp_path / "kept")
+    manifests = [
+        json.loads((place / "shards" / "manifest.json").read_text())["files"]
+        for place in (tmp_path, tmp_path / "again")
+    ]
+    assert manifests[0] == manifests[1]

@@ -34,7 +34,6 @@ from clawcli.store import (
     registry,
     rewards,
     sidecars,
-    table,
 )
 from clawcli.store.expressions import Expression
 from clawcli.store.frame import Frame
@@ -132,7 +131,6 @@ def curate(config: CurateConfig) -> CurateReport:
     output = location.local(location.whole(config.output).path)
     artefact.check_apart(output, source.on_disk)
     artefact.check_free(output, force=config.force, ours=_is_ours)
-    known = sidecars.versions(source)
     frame = Frame(source)
     if config.reward_expr is not None:
         chosen = _expression(config, "--reward-expr", config.reward_expr)
@@ -146,13 +144,10 @@ def curate(config: CurateConfig) -> CurateReport:
     context = np.logical_or.reduce(list(contexts.values())) & ~kept.left
     ledger = kept.ledger(context)
     if not config.dry_run:
-        origin = table.describe(source, frame.version)
-        if known:
-            origin["sidecars"] = known
         info = {
             "command": "curate",
             "config": to_dict(config),
-            "inputs": [origin],
+            "inputs": [sidecars.describe(source, frame.version)],
             "ledger": [asdict(entry) for entry in ledger],
         }
         with artefact.replacing(output, force=config.force, ours=_is_ours) as temporary:

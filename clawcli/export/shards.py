@@ -19,7 +19,7 @@ from msgspec import Meta
 from clawcli import config as configs
 from clawcli import pack, schema
 from clawcli.errors import DataError
-from clawcli.store import arrow, artefact, rewards, shards, tokenizers, trees, uids
+from clawcli.store import arrow, artefact, rewards, shards, sidecars, tokenizers, trees, uids
 from clawcli.store.expressions import Expression
 from clawcli.store.frame import Frame
 from clawcli.store.manifest import load_tokenizer
@@ -186,7 +186,8 @@ def _with_rewards(tree: Tree, text: str, timeout_s: float) -> tuple[Tree, dict[s
     origin = next((one for one in origins if one.get("kind") == "data"), None)
     if origin is None:
         raise DataError(f"{tree.path} does not say what it was merged from.", "Merge again.")
-    frame = Frame(rewards.opened(origin, f"{tree.path} was merged", "Bring it back."))
+    place = rewards.opened(origin, f"{tree.path} was merged", "Bring it back.")
+    frame = Frame(place)
     expression = Expression(text=text, flag="--reward-expr", timeout_s=timeout_s)
     rewards.choose(frame, lambda steps: rewards.by_attempt(steps, expression), at_hand=False)
     places = arrow.index_in(uids.binary(tree.paths["step_uid"]), frame.keys["step_uid"])
@@ -200,7 +201,7 @@ def _with_rewards(tree: Tree, text: str, timeout_s: float) -> tuple[Tree, dict[s
         if field.name == "reward" or field.name in schema.FROZEN_NAMES:
             values = frame.column(field.name).take(places).cast(field.type)
             paths = paths.set_column(number, field, values)
-    return replace(tree, paths=paths), origin
+    return replace(tree, paths=paths), sidecars.describe(place, frame.version)
 
 
 def _choose(tree: Tree, max_step_tokens: int) -> tuple[pa.Table, list[str]]:

@@ -29,6 +29,7 @@ FLAGS = {
         "rewards",
         "on",
     ),
+    "attach": ("name", "on"),
     "curate": (
         "where",
         "where_trajectory",
@@ -74,13 +75,15 @@ _PAIRS = {"map"}
 """Settings whose flag takes KEY=VALUE and can be repeated."""
 
 
-def write(command: str, inputs: Sequence[str], output: str, settings: Mapping[str, Any]) -> str:
+def write(
+    command: str, inputs: Sequence[str], output: str | None, settings: Mapping[str, Any]
+) -> str:
     """Write a command.
 
     Args:
         command: name of the verb.
         inputs: its positional arguments.
-        output: what -o names.
+        output: what -o names; null = it has none.
         settings: the resolved configuration.
 
     Example:
@@ -92,7 +95,7 @@ def write(command: str, inputs: Sequence[str], output: str, settings: Mapping[st
         others = _ONLY_WITH.get(command, {}).get(key)
         if key not in _NOT_TOLD and (others is None or any(map(settings.get, others))):
             words += _setting(command, key, value)
-    return shlex.join([*words, "-o", output])
+    return shlex.join(words if output is None else [*words, "-o", output])
 
 
 def _setting(command: str, key: str, value: Any) -> Iterator[str]:

@@ -206,9 +206,25 @@ class _Found:
                     )
         if found.same or (found.same is None and found.exists):
             self.data(place)
+            for name, number in source.get("sidecars", {}).items():
+                self._attached(place, name, number)
         else:
             self._ends(found)
         self.inputs.append(found)
+
+    def _attached(self, place: Location, name: str, version: int) -> None:
+        """Name what was attached to a data directory; what ingest attached is its own command's."""
+        if not table.exists(place.sidecar(name)):
+            return
+        for info in table.history(place.sidecar(name))[: version + 1]:
+            if info.get("command") != "attach":
+                continue
+            file = str(info.get("file") or info.get("rewards"))
+            settings = {"name": name, "on": list(info.get("on", ()))}
+            line = commands.write("attach", [str(place.path), file], None, settings)
+            self.commands.append(line)
+            there = None if "://" in file else Path(file).exists()
+            self.inputs.append(Input(path=file, kind="file", exists=there))
 
     def _ends(self, source: Input) -> None:
         what = f"{source.path}@{source.version}" if source.version is not None else source.path

@@ -23,7 +23,7 @@ from clawcli.prefix import build, links, rows, template
 from clawcli.prefix.exclude import Excluded
 from clawcli.prefix.render import Renderer
 from clawcli.prefix.rows import Row, RowMaker
-from clawcli.store import artefact, location, query, registry, tokenizers, trees
+from clawcli.store import artefact, location, query, registry, sidecars, tokenizers, trees
 from clawcli.store import table as steps_table
 from clawcli.tree import Forest
 
@@ -156,7 +156,7 @@ def merge_prefixes(config: MergeConfig) -> MergeReport:
             kind=trees.KIND,
             force=config.force,
             config=configs.to_dict(config),
-            inputs=[steps_table.describe(place, version)],
+            inputs=[sidecars.describe(place, version)],
         ) as draft:
             trees.write(draft.path, forest, _paths(table, kept, ends), tokenizer)
             draft.manifest.update(

@@ -47,6 +47,13 @@ def versions(location: Location) -> dict[str, int]:
     return {path.name: table.open_table(path).version() for path in found}
 
 
+def describe(location: Location, version: int) -> dict[str, Any]:
+    """Name a version of a data directory, with what is attached to it, as the input of something."""
+    known = versions(location)
+    origin = table.describe(location, version)
+    return {**origin, "sidecars": known} if known else origin
+
+
 def read(location: Location, name: str) -> pa.Table:
     """Read a sidecar, the newest row of each key; of seen_in all rows.
 
