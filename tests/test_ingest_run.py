@@ -11,6 +11,7 @@ from clawcli import schema
 from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import DataError, LogFormatError, StoreError, UsageError
 from clawcli.ingest import reading, rounds
+from clawcli.ingest import run as ingest_run
 from clawcli.ingest.report import FATES
 from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.store import location, query, sidecars, table
@@ -450,6 +451,46 @@ def test_ingest_dry_run_counts_and_writes_nothing(tmp_path):
     report = run(tmp_path / "d", path, dry_run=True)
     assert (report.steps, report.table_version) == (1, None)
     assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("reader", ["_refuse_curated", "KnownSources", "Workers"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_ingest_that_commits_while_another_begins_is_caught_up_with(
+    tmp_path, monkeypatch, reader, is_new
+):
+    path = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    if not is_new:
+        other = write_lines(tmp_path / "b.jsonl", [pair([user("v")], assistant("b"), uid="2")])
+        run(tmp_path / "d", other)
+    read, first = getattr(ingest_run, reader), []
+
+    def interrupted(*arguments):
+        found = read(*arguments)
+        if not first:
+            first.append(True)
+            run(tmp_path / "d", path)
+        return found
+
+    monkeypatch.setattr(ingest_run, reader, interrupted)
+    report = run(tmp_path / "d", path)
+    assert (report.steps, report.files_unchanged) == (0, 1)
+    assert len(rows(tmp_path / "d")) == 2 - is_new
+
+
+def test_ingest_that_commits_between_two_reads_of_a_round_is_caught_up_with(tmp_path, monkeypatch):
+    path = write_lines(tmp_path / "a.jsonl", [pair([user("u")], assistant("a"), uid="1")])
+    read, first = rounds.Committed, []
+
+    def interrupted(place):
+        found = read(place)
+        if not first:
+            first.append(True)
+            run(tmp_path / "d", path)
+        return found
+
+    monkeypatch.setattr(rounds, "Committed", interrupted)
+    assert run(tmp_path / "d", path).steps == 0
+    assert len(rows(tmp_path / "d")) == 1
 
 
 @pytest.mark.parametrize("on", [(), ("native_id=call", "reward=score")])

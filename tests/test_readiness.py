@@ -302,7 +302,7 @@ def test_readiness_counts_attached_rewards(tmp_path):
 
 
 def test_ingest_of_little_into_a_large_table_points_to_readiness(tmp_path, claw, monkeypatch):
-    monkeypatch.setattr("clawcli.ingest.run._OUTLOOK_STEPS", 1)
+    monkeypatch.setattr("clawcli.ingest.report._OUTLOOK_STEPS", 1)
     attempts = [("a", trial, 1.0, [user("u"), assistant(f"x{trial}")]) for trial in range(3)]
     (tmp_path / "t.json").write_text(tau(attempts))
     arguments = ("ingest", tmp_path / "t.json", "-o", tmp_path / "data")

@@ -42,18 +42,30 @@ class ToCommit:
     """Rows that take the place of some in the table; null = none."""
 
 
+def newest(place: Location) -> int | None:
+    """Return the number of the last commit that a run of ingest made; null = there is none."""
+    return table.last_transaction(place.steps, APP) if table.exists(place.steps) else None
+
+
 class Commits:
     """The commits of one run to a data directory."""
 
-    def __init__(self, place: Location, info: Mapping[str, Any]) -> None:
-        """Begin after the last commit of earlier runs; info goes into each commit of this one."""
+    def __init__(self, place: Location, info: Mapping[str, Any], since: int | None) -> None:
+        """Begin to commit.
+
+        Args:
+            place: data directory.
+            info: goes into each commit.
+            since: newest(place), read before anything else of the table was: what another run
+                commits from then on has to be caught up with.
+        """
         self.place, self.info = place, info
-        self._transaction = self._newest()
+        self._transaction = since
         self.count = 0
 
     def catch_up(self) -> bool:
         """Tell whether another run has committed since; from here on its commits are known."""
-        before, self._transaction = self._transaction, self._newest()
+        before, self._transaction = self._transaction, newest(self.place)
         return self._transaction != before
 
     def store(self, new: ToCommit) -> None:
@@ -98,10 +110,6 @@ class Commits:
             )
         self._transaction = number
         self.count += 1
-
-    def _newest(self) -> int | None:
-        steps = self.place.steps
-        return table.last_transaction(steps, APP) if table.exists(steps) else None
 
     def _append(self, sidecar: str, new: pa.Table) -> None:
         sidecars.append(self.place, sidecar, new, info={"command": "ingest"})

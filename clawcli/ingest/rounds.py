@@ -60,6 +60,7 @@ class Rounds:
         *,
         info: Mapping[str, Any],
         known: KnownSources,
+        since: int | None,
         dry_run: bool,
     ) -> None:
         """Begin with what the table holds.
@@ -69,6 +70,7 @@ class Rounds:
             workers: Batch handlers that hold the calls.
             info: what the commit infos say besides the sources.
             known: sources of earlier commits; those of this run are added to it.
+            since: commits.newest(place), read before known was.
             dry_run: do all but write.
         """
         self.place, self.workers, self.known, self.dry_run = place, workers, known, dry_run
@@ -76,7 +78,7 @@ class Rounds:
         self.committed = Committed(place)
         self.forgotten = Forgotten(place)
         self._gathered = _Gathered()
-        self.commits = Commits(place, info)
+        self.commits = Commits(place, info, since)
         self._files: set[str] = set()
         self.twins = Twins()
         self._kept: list[pa.Table] = []

@@ -23,8 +23,8 @@ from clawcli.errors import (
     NotFoundError,
     UsageError,
 )
+from clawcli.ingest import commits, plan
 from clawcli.ingest import config as asked
-from clawcli.ingest import plan
 from clawcli.ingest.attach.rewards import attach_rewards
 from clawcli.ingest.batch import Batch
 from clawcli.ingest.config import IngestConfig
@@ -89,6 +89,7 @@ def _ingest(
     problems: list[str],
     progress: Progress | None,
 ) -> IngestReport:
+    since_commit = commits.newest(place)  # before all that another run may add to meanwhile
     infos = _refuse_curated(config, place)
     count = _count(config, found)
     setting = asked.setting(config, place, is_remote=count > 1)
@@ -99,6 +100,7 @@ def _ingest(
             workers,
             info=asked.info(config, setting, known),
             known=known,
+            since=since_commit,
             dry_run=config.dry_run,
         )
         rounds.totals.problems.extend(problems)
