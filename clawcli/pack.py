@@ -1,7 +1,8 @@
 """Pack step rows into training rows: consecutive rows of the tree's order, cut at a token target.
 
 In depth-first order the rows that share most stand side by side, so cutting that order into runs
-loses little: only the path across a cut is computed twice. Three ways to lay a run out:
+loses little: only the path across a cut is computed twice. Where to cut is chosen so that no other
+cuts of that order cost less. Three ways to lay a run out:
 
     tree   one forest; a token that rows share is computed once
     chain  one causal row per leaf; a row that a leaf continues is trained on the leaf
@@ -13,11 +14,14 @@ before.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 
+from clawcli import cost
 from clawcli.tree import Forest, from_sorted, separate
 
 MIN_TARGET_TOKENS = 2048
@@ -102,16 +106,30 @@ def target_tokens(lengths: np.ndarray) -> int:
     return max(MIN_TARGET_TOKENS, 1 << max(0, int(np.ceil(percentile)) - 1).bit_length())
 
 
-def cut(rows: Ordered, *, layout: Layout, max_tokens: int) -> list[tuple[int, int]]:
-    """Cut the order greedily into runs that cost at most a target each.
+def cut(
+    rows: Ordered,
+    *,
+    layout: Layout,
+    max_tokens: int,
+    groups: np.ndarray | None = None,
+    shape: cost.Shape = cost.SIZES[cost.DEFAULT_SIZE],
+) -> list[tuple[int, int]]:
+    """Cut the order into runs of at most a target each, at the least cost that cuts of it can have.
 
     A run costs, as a tree, its first row and what each next row adds; as chains, its leaves; as
-    single rows, all of them. A row longer than the target gets a run in which it costs all.
+    single rows, all of them: tokens and attended pairs, weighed as a model of that shape computes
+    them. Of cuts that cost the same, those win that part fewer groups, then those with fewer runs.
+    A row longer than the target gets a run of its own.
+
+    Both sums of a run are a difference of two running totals, so the best last run that ends at a
+    place is a minimum over a window that only moves on: the time is linear in rows.
 
     Args:
         rows: step rows in depth-first order.
         layout: how shared tokens are used.
         max_tokens: the target.
+        groups: int [R] by place in the input, what should stay together; None = nothing.
+        shape: of the model that will be trained.
 
     Returns:
         (start, end) pairs of places that cover the order. A run of chains ends with a leaf.
@@ -121,33 +139,81 @@ def cut(rows: Ordered, *, layout: Layout, max_tokens: int) -> list[tuple[int, in
         >>> cut(rows, layout=Layout.TREE, max_tokens=6)
         [(0, 2), (2, 3)]
     """
-    count = len(rows.lengths)
-    if layout is Layout.TREE:
-        first, added = rows.lengths, rows.lengths - rows.lcps
-    elif layout is Layout.CHAIN:
-        added = np.where(leaves(rows), rows.lengths, 0)
-        first = added
-    else:
-        first = added = rows.lengths
-    total = np.concatenate([[0], np.cumsum(added)])
-    runs = []
-    start = 0
-    while start < count:
-        budget = max_tokens - first[start] + total[start + 1]
-        end = int(np.searchsorted(total, budget, side="right")) - 1
-        end = min(max(end, start + 1), count)
-        if layout is Layout.CHAIN:
-            end = _to_leaf(total, start, end)
-        runs.append((start, end))
-        start = end
-    return runs
+    units = _units(rows, layout, groups)
+    starts = _cheapest(units, max_tokens, shape)
+    edges = [int(units.starts[unit]) for unit in starts] + [len(rows.lengths)]
+    return list(pairwise(edges))
 
 
-def _to_leaf(total: np.ndarray, start: int, end: int) -> int:
-    """Move a cut of chains to the end of its last leaf; rows before a leaf belong to it."""
-    if total[end] > total[start]:
-        return int(np.searchsorted(total, total[end], side="left"))
-    return int(np.searchsorted(total, total[start], side="right"))
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """What a run is made of, U of them: rows, or for chains a leaf with the rows it continues."""
+
+    starts: np.ndarray
+    """int64 [U]: first place of each in the order."""
+    lengths: np.ndarray
+    """int64 [U]: tokens of each, whole."""
+    shared: np.ndarray
+    """int64 [U]: tokens that it does not add where the unit before is in the same run."""
+    parts_group: np.ndarray
+    """bool [U]: a cut before it parts a group."""
+
+
+def _units(rows: Ordered, layout: Layout, groups: np.ndarray | None) -> _Units:
+    starts, last = np.arange(len(rows.lengths)), np.arange(len(rows.lengths))
+    if layout is Layout.CHAIN:
+        last = np.flatnonzero(leaves(rows))
+        starts = np.append(0, last[:-1] + 1) if len(last) else last
+    parts = np.zeros(len(starts), bool)
+    if groups is not None and len(starts):
+        own = groups[rows.order]
+        parts[1:] = own[starts[1:]] == own[starts[1:] - 1]
+    lengths = rows.lengths[last].astype(np.int64)
+    shared = rows.lcps.astype(np.int64) if layout is Layout.TREE else np.zeros_like(lengths)
+    return _Units(starts, lengths, shared, parts)
+
+
+def _cheapest(units: _Units, max_tokens: int, shape: cost.Shape) -> list[int]:
+    """Find the units at which the runs of the cheapest cuts start."""
+    count = len(units.lengths)
+    added = np.append(0, np.cumsum(units.lengths - units.shared)).tolist()
+    shared = units.shared.tolist()
+    # Python's integers: 70b times a billion tokens does not fit into 64 bits
+    whole = [_cost(length, shape) for length in units.lengths.tolist()]
+    saved = [_cost(length, shape) for length in shared]
+    parted = units.parts_group.tolist()
+    least: list[tuple[int, int, int]] = [(0, 0, 0)]
+    """Cost, groups parted and runs of the best cuts of the units before a place."""
+    came_from = [0]
+    total = 0
+    window: deque[tuple[tuple[int, int, int], int]] = deque()
+    for unit in range(count):
+        # as the first of a run this unit also costs what it shares with the one before
+        spent, parts, runs = least[unit]
+        key = (spent + saved[unit] - total, parts + parted[unit], runs + 1)
+        while window and window[-1][0] >= key:
+            window.pop()
+        window.append((key, unit))
+        total += whole[unit] - saved[unit]
+        # what a run from a start costs in tokens never grows with the start, so the window moves on
+        while window[0][1] < unit and (
+            added[unit + 1] - added[window[0][1]] + shared[window[0][1]] > max_tokens
+        ):
+            window.popleft()
+        (spent, parts, runs), start = window[0]
+        least.append((spent + total, parts, runs))
+        came_from.append(start)
+    starts = []
+    place = count
+    while place > 0:
+        place = came_from[place]
+        starts.append(place)
+    return starts[::-1]
+
+
+def _cost(tokens: int, shape: cost.Shape) -> int:
+    """Multiply-adds of the first tokens of a row, the head left out: it is the same in any cut."""
+    return tokens * shape.per_token + tokens * (tokens + 1) // 2 * shape.per_pair
 
 
 def lay_out(
@@ -171,7 +237,8 @@ def lay_out(
         lcps = rows.lcps[start:end].copy()
         lcps[0] = 0
         pairs = zip(segments, lcps.tolist(), strict=True)
-        return from_sorted([forest.row(segment, lcp) for segment, lcp in pairs], lcps)
+        tails = [forest.row(segment, lcp) for segment, lcp in pairs]
+        return from_sorted(np.concatenate(tails), rows.lengths[start:end], lcps)
     if layout is Layout.CHAIN:
         own = owners(rows)[start:end] - start
         roots, places = np.unique(own, return_inverse=True)

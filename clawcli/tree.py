@@ -12,7 +12,6 @@ Shapes: T tokens, K segments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,30 +171,32 @@ def separate(rows: list[np.ndarray]) -> Forest:
     )
 
 
-def from_sorted(tails: Sequence[np.ndarray], lcps: np.ndarray) -> tuple[Forest, np.ndarray]:
+def from_sorted(
+    token_ids: np.ndarray, lengths: np.ndarray, lcps: np.ndarray
+) -> tuple[Forest, np.ndarray]:
     """Merge rows that stand in lexicographic order into the forest without a repeated prefix.
 
     A row adds a run of tokens below its longest common prefix with the row before. The runs, one
     after another, are the forest's tokens in depth-first pre-order; what is left is to cut each
-    run where a later row branches off. No segment is empty, no two siblings start alike, and the
-    number of tokens is the sum of the tails.
+    run where a later row branches off. No segment is empty, no two siblings start alike.
 
     Args:
-        tails: int32 arrays [R]: each row without its first lcps[r] tokens. Rows must be in
-            ascending order, a prefix before its extension; equal rows have an empty tail.
+        token_ids: int32 [T], one row after the other without its first lcps[r] tokens. Rows must
+            be in ascending order, a prefix before its extension; an equal row adds nothing.
+        lengths: int [R], tokens of each row.
         lcps: int [R], tokens that each row shares with the row before; 0 for the first.
 
     Returns:
         The forest and int32 [R]: the segment at whose end each row ends.
 
     Raises:
-        ValueError: a row is empty, or a tail is empty though the row before is longer.
+        ValueError: a row is empty, or adds nothing though the row before is longer.
     """
-    sizes = np.array([len(tail) for tail in tails], np.int64)
+    sizes = (lengths - lcps).astype(np.int64)
     starts = np.cumsum(sizes) - sizes
-    begins, ends = lcps.tolist(), (lcps + sizes).tolist()
+    begins, ends = lcps.tolist(), lengths.tolist()
     runs: list[int] = []  # rows that own the current path, from the root down
-    hosts = np.full(len(tails), -1, np.int64)  # flat place of the token that a run continues
+    hosts = np.full(len(lcps), -1, np.int64)  # flat place of the token that a run continues
     for row, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         if end == 0 or (begin == end and end != (ends[row - 1] if row else 0)):
             raise ValueError(f"row {row} is empty or out of order")
@@ -210,12 +211,11 @@ def from_sorted(tails: Sequence[np.ndarray], lcps: np.ndarray) -> tuple[Forest, 
     new = sizes > 0
     inner = hosts[new & (hosts >= 0)]
     segment_starts = np.unique(np.concatenate([starts[new], inner + 1]).astype(np.int64))
-    tokens = np.concatenate(tails).astype(np.int32) if len(tails) else np.zeros(0, np.int32)
     continued = segment_starts - 1
     at_run = np.searchsorted(segment_starts, starts[new])
     continued[at_run] = hosts[new]
     parents = np.searchsorted(segment_starts, continued, side="right") - 1
     # an equal row ends where the run before it ends: starts + sizes is the same place for both
     last = np.searchsorted(segment_starts, starts + sizes - 1, side="right") - 1
-    forest = Forest(tokens, segment_starts.astype(np.int32), parents.astype(np.int32))
+    forest = Forest(token_ids, segment_starts.astype(np.int32), parents.astype(np.int32))
     return forest, last.astype(np.int32)

@@ -1,13 +1,20 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clawcli import pack
+from clawcli import cost, pack
 from clawcli.pack import Layout
 from clawcli.prefix import build
 
 ROWS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=20)
+
+# in a model this small a pair costs nearly what a token does
+ATTENTION_COUNTS = cost.Shape(
+    layers=1, hidden=1, intermediate=1, heads=1, kv_heads=1, head_dim=1, vocab=1
+)
 
 
 def merged(rows):
@@ -96,14 +103,76 @@ def test_pack_tree_cost_is_the_first_row_and_what_each_next_adds(rows, max_token
         assert len(built.token_ids) == ordered.lengths[start] + added
 
 
-def test_pack_is_greedy_a_run_stops_only_where_the_next_row_does_not_fit():
+def every_cut(ordered, layout):
+    """All ways to cut the order into runs that the layout can lay out."""
+    ends = [k + 1 for k in range(len(ordered.lengths))]
+    if layout is Layout.CHAIN:
+        ends = (np.flatnonzero(pack.leaves(ordered)) + 1).tolist()
+    for size in range(len(ends)):
+        for inner in itertools.combinations(ends[:-1], size):
+            edges = [0, *inner, ends[-1]]
+            yield list(itertools.pairwise(edges))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=9),
+    st.sampled_from(Layout),
+    st.integers(1, 25),
+    st.sampled_from([cost.SIZES["70b"], ATTENTION_COUNTS]),
+    st.data(),
+)
+def test_no_cut_of_the_order_costs_less(rows, layout, max_tokens, shape, data):
+    forest, ends, ordered = merged(rows)
+    groups = np.array(
+        data.draw(st.lists(st.integers(0, 1), min_size=len(rows), max_size=len(rows)))
+    )
+
+    def price(runs):
+        """What runs cost, as they are laid out; None where a run is too long."""
+        spent = 0
+        for start, end in runs:
+            built, _ = pack.lay_out(forest, ends, ordered, (start, end), layout=layout)
+            alone = pack.leaves(ordered)[start:end].sum() if layout is Layout.CHAIN else end - start
+            if len(built.token_ids) > max_tokens and alone > 1:
+                return None
+            pairs = int((built.depths() + 1).sum())
+            spent += len(built.token_ids) * shape.per_token + pairs * shape.per_pair
+        own = groups[ordered.order]
+        return spent, sum(own[start] == own[start - 1] for start, _ in runs[1:]), len(runs)
+
+    found = pack.cut(ordered, layout=layout, max_tokens=max_tokens, groups=groups, shape=shape)
+    prices = [price(runs) for runs in every_cut(ordered, layout)]
+    assert price(found) == min(each for each in prices if each is not None)
+
+
+def test_cuts_spare_what_rows_share_and_then_groups():
     rows = [[1, 2], [1, 2, 3], [1, 2, 3, 4], [1, 5, 5, 5], [2]]
     _, _, ordered = merged(rows)
     assert pack.cut(ordered, layout=Layout.TREE, max_tokens=4) == [(0, 3), (3, 4), (4, 5)]
     assert pack.cut(ordered, layout=Layout.TREE, max_tokens=7) == [(0, 4), (4, 5)]
-    assert pack.cut(ordered, layout=Layout.CHAIN, max_tokens=4) == [(0, 3), (3, 4), (4, 5)]
+    # cutting before the last row costs nothing, for it shares nothing; before the one above it 1
+    assert pack.cut(ordered, layout=Layout.TREE, max_tokens=5) == [(0, 3), (3, 5)]
     assert pack.cut(ordered, layout=Layout.CHAIN, max_tokens=8) == [(0, 4), (4, 5)]
-    assert pack.cut(ordered, layout=Layout.NONE, max_tokens=5) == [(0, 2), (2, 3), (3, 5)]
+    groups = np.array([0, 0, 0, 1, 1])
+    assert pack.cut(ordered, layout=Layout.CHAIN, max_tokens=8, groups=groups) == [(0, 3), (3, 5)]
+    assert pack.cut(ordered, layout=Layout.NONE, max_tokens=9, groups=groups) == [(0, 3), (3, 5)]
+
+
+def test_two_short_prefixes_cost_less_than_one_of_their_length():
+    rows = pack.Ordered(np.arange(4), np.full(4, 10), np.array([0, 2, 4, 2]))
+    # either way 4 tokens are computed twice; at depths 1, 2, 1, 2 they see less than at 1 to 4
+    assert pack.cut(rows, layout=Layout.TREE, max_tokens=18) == [(0, 1), (1, 3), (3, 4)]
+
+
+def test_cutting_a_long_order_takes_linear_time():
+    lengths = np.full(200_000, 1000)
+    lcps = np.where(np.arange(200_000) % 100 == 0, 10, 900)
+    lcps[0] = 0
+    ordered = pack.Ordered(np.arange(200_000), lengths, lcps)
+    runs = pack.cut(ordered, layout=Layout.TREE, max_tokens=1 << 20)
+    assert runs[0][0] == 0
+    assert runs[-1][1] == 200_000
 
 
 def test_chain_owner_is_the_first_leaf_through_the_end():

@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clawcli import tree
-from clawcli.prefix import build
+from clawcli.errors import DataError
+from clawcli.prefix import build, spool
 
 # three letters make shared prefixes, equal rows and rows that are prefixes of rows likely
 ROWS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=24)
@@ -88,7 +89,7 @@ def test_merge_empty_row_is_refused():
 
 def test_from_sorted_rows_out_of_order_are_refused():
     with pytest.raises(ValueError, match="out of order"):
-        tree.from_sorted(arrays([[1, 2], []]), np.array([0, 1]))
+        tree.from_sorted(np.int32([1, 2]), np.array([2, 1]), np.array([0, 1]))
 
 
 @settings(deadline=None, max_examples=100)
@@ -99,7 +100,63 @@ def test_contained_finds_the_rows_that_a_trained_row_begins_with(rows, data):
         any(t and other[: len(row)] == row for t, other in zip(trained, rows, strict=True))
         for row in rows
     ]
-    found = build.contained(
-        np.array([len(row) for row in rows]), build.sort_rows(arrays(rows)), np.array(trained)
-    )
+    found = build.contained(build.sort_rows(arrays(rows)), np.array(trained))
     assert found.tolist() == expected
+
+
+@settings(deadline=None, max_examples=150)
+@given(ROWS, st.integers(1, 30))
+def test_sort_rows_in_buckets_gives_what_memory_gives(rows, max_tokens):
+    whole, cut = build.sort_rows(arrays(rows)), build.sort_rows(arrays(rows), max_tokens=max_tokens)
+    assert cut.order.tolist() == whole.order.tolist()
+    assert cut.lengths.tolist() == whole.lengths.tolist()
+    assert cut.lcps.tolist() == whole.lcps.tolist()
+
+
+@settings(deadline=None, max_examples=100)
+@given(ROWS, st.data())
+def test_only_some_of_the_sorted_rows_are_what_sorting_those_gives(rows, data):
+    keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
+    found = build.sort_rows(arrays(rows)).only(keep)
+    alone = build.sort_rows([row for row, kept in zip(arrays(rows), keep, strict=True) if kept])
+    assert found.order.tolist() == np.flatnonzero(keep)[alone.order].tolist()
+    assert found.lengths.tolist() == alone.lengths.tolist()
+    assert found.lcps.tolist() == alone.lcps.tolist()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_merge_rows_on_disk_in_buckets_gives_the_forest_of_memory(tmp_path, workers):
+    random = np.random.default_rng(7)
+    root = random.integers(0, 9, 300)
+    rows = arrays(
+        [np.append(root, random.integers(0, 2, random.integers(1, 12))) for _ in range(300)]
+    )
+    forest, ends = build.merge(rows)
+    with spool.Writer(tmp_path / "rows") as writer:
+        for row in rows:
+            writer.append(row)
+        spooled = writer.rows()
+        ordered = build.sort_rows(spooled, max_tokens=9_000, workers=workers)
+        found, sorted_ends = build.assemble(spooled, ordered, file=tmp_path / "tokens")
+        spooled.close()
+    assert as_lists(found) == as_lists(forest)
+    assert sorted_ends.tolist() == ends[ordered.order].tolist()
+
+
+def test_merge_equal_rows_are_no_bucket_that_must_be_sorted():
+    rows = [np.arange(5, dtype=np.int32)] * 5_000 + arrays([[7], [0, 1]])
+    sizes = [
+        len(bucket.rows)
+        for bucket in build._buckets(rows, np.array([len(row) for row in rows]), 1_000)
+        if not bucket.are_equal
+    ]
+    assert sum(sizes) <= 2
+    forest, ends = build.merge(rows, max_tokens=1_000)
+    assert as_lists(forest) == as_lists(build.merge(rows)[0])
+    assert set(ends[:5_000].tolist()) == {1}
+
+
+def test_assemble_refuses_a_tree_that_int32_cannot_count():
+    ordered = build.Sorted(np.arange(3), np.full(3, 2**30), np.zeros(3, np.int64))
+    with pytest.raises(DataError, match="3,221,225,472 tokens; 2,147,483,647 are the most"):
+        build.assemble([], ordered)

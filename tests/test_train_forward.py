@@ -154,7 +154,8 @@ def as_tree(case: Case) -> tuple[Forest, list[Span]]:
         shorter = min(len(before), len(row))
         lcps.append(next((i for i, (a, b) in pairs if a != b), shorter))
     tails = [np.array(row[lcp:], np.int32) for row, lcp in zip(ordered, lcps, strict=True)]
-    forest, ends = from_sorted(tails, np.array(lcps))
+    lengths = np.array([len(row) for row in ordered])
+    forest, ends = from_sorted(np.concatenate(tails), lengths, np.array(lcps))
     segments = dict(zip(order, ends.tolist(), strict=True))
     return forest, [Span(segments[r], *span) for r, span in enumerate(case.spans)]
 

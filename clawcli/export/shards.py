@@ -136,7 +136,8 @@ def export_shards(config: ExportShardsConfig) -> ExportShardsReport:
     ends = steps["end_node_id"].to_numpy()
     rows = pack.depth_first(tree.forest, ends)
     target = config.max_tokens_per_row or pack.target_tokens(rows.lengths)
-    runs = pack.cut(rows, layout=layout, max_tokens=target)
+    groups = steps["group_uid"].to_numpy(zero_copy_only=False)
+    runs = pack.cut(rows, layout=layout, max_tokens=target, groups=groups)
     packed = [pack.lay_out(tree.forest, ends, rows, run, layout=layout) for run in runs]
     sizes = np.array([len(forest.token_ids) for forest, _ in packed])
     plan = _plan(sizes, config, config.tokens_per_update or target)

@@ -190,9 +190,8 @@ def _select(made: Sequence[Row | None], trained: np.ndarray) -> dict[int, Row]:
     is_trained = trained[list(present)]
     if is_trained.all():
         return present
-    tokens = [row.tokens for row in present.values()]
-    lengths = np.array([len(row) for row in tokens])
-    inside = build.contained(lengths, build.sort_rows(tokens), is_trained)
+    ordered = build.sort_rows([row.tokens for row in present.values()])
+    inside = build.contained(ordered, is_trained)
     return {place: row for (place, row), keep in zip(present.items(), inside, strict=True) if keep}
 
 

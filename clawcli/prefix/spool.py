@@ -6,27 +6,27 @@ memory. What merges them sees a sequence of arrays either way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
 _BUFFER_BYTES = 1 << 20
 
 
-class Spool(Sequence[np.ndarray]):
-    """Rows in a file; a row is a view into it, read when it is looked at."""
+class Writer:
+    """Write rows into a new file, which is left to whoever owns its directory."""
 
     def __init__(self, path: Path) -> None:
-        """Begin an empty file, which is left to whoever owns its directory."""
+        """Begin an empty file."""
         self._path = path
         self._file = path.open("wb", buffering=_BUFFER_BYTES)
-        self._ends: list[int] = [0]
-        self._tokens: np.ndarray | None = None
+        self._lengths: list[int] = []
 
-    def __enter__(self) -> Spool:
+    def __enter__(self) -> Writer:
         return self
 
     def __exit__(
@@ -35,45 +35,52 @@ class Spool(Sequence[np.ndarray]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._tokens = None
         self._file.close()
 
     def append(self, row: np.ndarray) -> None:
-        """Add a row: int32 tokens. Rows are added before any is read."""
-        if self._tokens is not None:
-            raise ValueError("rows cannot be added once one was read")
-        row.astype("<i4", copy=False).tofile(self._file)
-        self._ends.append(self._ends[-1] + len(row))
+        """Add a row: int32 tokens."""
+        self._file.write(row.astype("<i4", copy=False).tobytes())
+        self._lengths.append(len(row))
 
-    def lengths(self) -> np.ndarray:
-        """int64 [R]: tokens of each row."""
-        return np.diff(np.array(self._ends, np.int64))
+    def rows(self) -> Spool:
+        """Return the rows that were written so far."""
+        self._file.flush()
+        return Spool(self._path, np.array(self._lengths, np.int64))
+
+
+class Spool(Sequence[np.ndarray]):
+    """Rows in a file; a row is read when it is asked for. Survives pickling."""
+
+    def __init__(self, path: Path, lengths: np.ndarray) -> None:
+        """Open rows for reading.
+
+        Args:
+            path: file of little-endian int32 tokens.
+            lengths: int64 [R], tokens of each row.
+        """
+        self.lengths = lengths
+        self._path = path
+        self._starts = np.cumsum(lengths) - lengths
+        self._file = path.open("rb", buffering=0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Spool, (self._path, self.lengths)
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return len(self.lengths)
 
     @overload
     def __getitem__(self, row: int) -> np.ndarray: ...
     @overload
     def __getitem__(self, row: slice) -> list[np.ndarray]: ...
     def __getitem__(self, row: int | slice) -> np.ndarray | list[np.ndarray]:
-        """Return a row: int32, read-only; or several."""
+        """Read a row: int32; or several."""
         if isinstance(row, slice):
             return [self[place] for place in range(*row.indices(len(self)))]
-        if not -len(self) <= row < len(self):
-            raise IndexError(row)
-        place = row % len(self)
-        return self._read()[self._ends[place] : self._ends[place + 1]]
+        # a mapped file would count as memory for as long as its pages stay
+        data = os.pread(self._file.fileno(), 4 * int(self.lengths[row]), 4 * int(self._starts[row]))
+        return np.frombuffer(data, "<i4")
 
-    def __iter__(self) -> Iterator[np.ndarray]:
-        return (self[place] for place in range(len(self)))
-
-    def _read(self) -> np.ndarray:
-        if self._tokens is None:
-            self._file.flush()
-            # an empty file cannot be mapped
-            total = self._ends[-1]
-            self._tokens = (
-                np.memmap(self._path, "<i4", mode="r") if total else np.zeros(0, np.int32)
-            )
-        return self._tokens
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
