@@ -12,6 +12,7 @@ Shapes: T tokens, K segments.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,6 +108,19 @@ class Forest:
             end = len(self.token_ids) if is_last else self.segment_starts[k + 1]
             pieces.append(self.token_ids[self.segment_starts[k] : end])
         return np.concatenate(pieces)[start:]
+
+    def rows(self) -> Iterator[np.ndarray]:
+        """Walk the forest once, and give the row that ends with each segment.
+
+        Yields:
+            int32 tokens, for each of the K segments in order; a view that the next one overwrites.
+        """
+        lengths = self.row_lengths()
+        path = np.empty(int(lengths.max()) if len(lengths) else 0, np.int32)
+        bounds = zip(self.segment_starts.tolist(), self.segment_ends.tolist(), strict=True)
+        for (start, end), length in zip(bounds, lengths.tolist(), strict=True):
+            path[length - (end - start) : length] = self.token_ids[start:end]
+            yield path[:length]
 
     def span(self, segment: int, start: int, end: int) -> np.ndarray:
         """Flat positions of a run of tokens on the path that ends in one segment.

@@ -1,4 +1,6 @@
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -122,6 +124,52 @@ def test_verify_tree_path_that_promises_otherwise_is_found(place, column, change
     rewrite(place / "tree", trees.PATHS_FILE, set_column(column, change))
     with pytest.raises(VerifyError, match=problem):
         run(place / "tree")
+
+
+def test_verify_tree_step_with_two_paths_would_be_trained_twice(place):
+    uid = pq.read_table(place / "tree" / trees.PATHS_FILE)["step_uid"][0].as_py()
+    rewrite(place / "tree", trees.PATHS_FILE, set_column("step_uid", lambda value: uid))
+    with pytest.raises(VerifyError, match=f"step {uid} has 5 paths"):
+        run(place / "tree")
+
+
+def test_verify_tree_of_another_version_says_whose_it_is(place):
+    edit(place / "tree", "vocab_hash", MISSING)
+    edit(place / "tree", "claw_version", "0.0.1")
+    with pytest.raises(VerifyError, match=r"`vocab_hash`.* Claw 0\.0\.1 made it, and this is "):
+        run(place / "tree")
+
+
+def test_check_tree_of_ten_thousand_levels_walks_once():
+    levels = 10_000
+    forest = tree.Forest(
+        np.arange(levels, dtype=np.int32),
+        np.arange(levels, dtype=np.int32),
+        np.arange(-1, levels - 1, dtype=np.int32),
+    )
+    hashes = [trees.row_hash(np.arange(end + 1)) for end in range(levels)]
+    hashes[5000] = "0" * 32
+    paths = pa.table(
+        {
+            "step_uid": [str(end) for end in range(levels)],
+            "end_node_id": np.arange(levels, dtype=np.int32),
+            "row_tokens": np.arange(1, levels + 1),
+            "row_hash": hashes,
+            "response_start": np.arange(levels),
+            "response_end": np.arange(1, levels + 1),
+            "rollout_logprobs": pa.nulls(levels, pa.list_(pa.float32())),
+            "loss_weight": np.ones(levels),
+        }
+    )
+    counts = SimpleNamespace(
+        steps=levels, logical_tokens=levels * (levels + 1) // 2, unique_tokens=levels
+    )
+    found = check_tree(trees.Tree(Path(), SimpleNamespace(counts=counts), forest, paths))
+    # the first step's action would begin its row
+    assert found == [
+        "step 0: its span 0..1 is not inside its 1 tokens",
+        "step 5000 has another row than the one that was merged",
+    ]
 
 
 def test_verify_tree_node_with_another_token_is_found(place):

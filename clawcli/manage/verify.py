@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from clawcli.errors import VerifyError
 from clawcli.store import artefact, shards, trees
 from clawcli.store.manifest import RunManifest, decode, load_tokenizer
 from clawcli.tree import Forest, is_action_span
 
+_BATCH = 1024
 _SHOWN = 5
 """Problems that the message names; a damaged artefact has as many as it has rows."""
 
@@ -91,17 +93,28 @@ def check_tree(tree: trees.Tree) -> list[str]:
         return problems
     columns = ("step_uid", "end_node_id", "row_tokens", "row_hash")
     spans = ("response_start", "response_end", "rollout_logprobs", "loss_weight")
-    logical = 0
-    for path in tree.paths.select([*columns, *spans]).to_pylist():
+    paths = tree.paths.select([*columns, *spans])
+    ends = tree.end_nodes()
+    exists = (ends >= 0) & (ends < len(tree.forest.segment_starts))
+    problems += [
+        f"step {path['step_uid']} ends at node {path['end_node_id']}, which does not exist"
+        for path in paths.filter(pa.array(~exists)).to_pylist()
+    ]
+    uids = Counter(paths["step_uid"].to_pylist())
+    problems += [f"step {uid} has {count} paths" for uid, count in uids.items() if count > 1]
+    sound = paths.filter(pa.array(exists)).sort_by("end_node_id")
+    walk = enumerate(tree.forest.rows())
+    node, row, row_hash = -1, np.empty(0, np.int32), ""
+    for path in (each for batch in sound.to_batches(_BATCH) for each in batch.to_pylist()):
+        if node != path["end_node_id"]:
+            node, row = next(step for step in walk if step[0] == path["end_node_id"])
+            row_hash = trees.row_hash(row)
         name = f"step {path['step_uid']}"
-        if not 0 <= path["end_node_id"] < len(tree.forest.segment_starts):
-            problems.append(f"{name} ends at node {path['end_node_id']}, which does not exist")
-            continue
-        row = tree.forest.row(path["end_node_id"])
-        if len(row) != path["row_tokens"] or trees.row_hash(row) != path["row_hash"]:
+        if len(row) != path["row_tokens"] or row_hash != path["row_hash"]:
             problems.append(f"{name} has another row than the one that was merged")
         problems += [f"{name}: {what}" for what in _check_span(path, len(row))]
-        logical += len(row) if (path["loss_weight"] or 0) > 0 else 0
+    trained = np.nan_to_num(paths["loss_weight"].to_numpy()) > 0
+    logical = int(tree.forest.row_lengths()[ends[exists & trained]].sum(dtype=np.int64))
     counts = tree.manifest.counts
     for key, found in (
         ("steps", len(tree.paths)),

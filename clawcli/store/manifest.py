@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+import clawcli
 from clawcli.errors import VerifyError
 from clawcli.store import tokenizers
 
@@ -142,8 +143,17 @@ def decode(values: object, kind: type[M], path: Path) -> M:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         raise VerifyError(
-            f"{path / FILE} is not a manifest of claw: {error}.", "Make the artefact again."
+            f"{path / FILE} is not a manifest of claw: {error}.{_other_version(values)}",
+            "Make the artefact again.",
         ) from error
+
+
+def _other_version(values: object) -> str:
+    """Say which claw made an artefact, if it is another: it may have been right then."""
+    version = values.get("claw_version") if isinstance(values, Mapping) else None
+    if not isinstance(version, str) or version == clawcli.__version__:
+        return ""
+    return f" Claw {version} made it, and this is {clawcli.__version__}."
 
 
 def is_claws(values: object, kind: str | None = None) -> bool:

@@ -12,6 +12,7 @@ is trained of it (paths). prefix/ writes, export/ and `claw verify` read.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +24,13 @@ from clawcli import schema
 from clawcli.errors import VerifyError
 from clawcli.store import artefact, tokenizers
 from clawcli.store.manifest import TreeManifest, decode
-from clawcli.store.shards import TOKEN_OPTIONS, int_lists
+from clawcli.store.shards import TOKEN_OPTIONS
 from clawcli.tree import Forest
 
 KIND = "tree"
 NODES_FILE = "nodes/part-00000.parquet"
 PATHS_FILE = "paths/part-00000.parquet"
+_TOKENS_PER_GROUP = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +64,38 @@ def write(
         paths: schema.PATHS.
         tokenizer: whose tokenizer.json is copied.
     """
-    ends = forest.segment_ends
-    count = len(ends)
-    nodes = pa.table(
-        {
-            "node_id": pa.array(np.arange(count, dtype=np.int32)),
-            "parent_id": pa.array(forest.segment_parents),
-            "depth": pa.array(forest.segment_depths()),
-            "token_ids": int_lists(
-                [forest.token_ids[forest.segment_starts[k] : ends[k]] for k in range(count)]
-            ),
-        },
-        schema=schema.arrow_schema(schema.NODES),
-    )
     for name in (NODES_FILE, PATHS_FILE):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(nodes, directory / NODES_FILE, **TOKEN_OPTIONS)
+    arrow = schema.arrow_schema(schema.NODES)
+    with pq.ParquetWriter(directory / NODES_FILE, arrow, **TOKEN_OPTIONS) as writer:
+        for group in _node_groups(forest):
+            writer.write_table(group)
     pq.write_table(paths, directory / PATHS_FILE, compression="zstd", compression_level=1)
     tokenizer.to_file(directory / tokenizers.FILE)
+
+
+def _node_groups(forest: Forest) -> Iterator[pa.Table]:
+    """Cut the nodes into tables of a few megabytes: tokens may lie on disk, more than memory."""
+    starts, depths = forest.segment_starts, forest.segment_depths()
+    edges = np.append(starts, len(forest.token_ids))
+    start = 0
+    while start < len(starts):
+        full = int(np.searchsorted(starts, starts[start] + _TOKENS_PER_GROUP))
+        end = max(full, start + 1)
+        offsets = edges[start : end + 1] - edges[start]
+        values = forest.token_ids[edges[start] : edges[end]]
+        yield pa.table(
+            {
+                "node_id": np.arange(start, end, dtype=np.int32),
+                "parent_id": forest.segment_parents[start:end],
+                "depth": depths[start:end],
+                "token_ids": pa.ListArray.from_arrays(
+                    pa.array(offsets.astype(np.int32)), pa.array(values)
+                ),
+            },
+            schema=schema.arrow_schema(schema.NODES),
+        )
+        start = end
 
 
 def read(path: Path) -> Tree:
