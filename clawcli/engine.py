@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
@@ -37,6 +38,11 @@ def without_gc() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def processors() -> int:
+    """Processors that this process may use, and 16 at most: how many workers are of use."""
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 16)
 
 
 class Workers:

@@ -7,8 +7,9 @@ import pytest
 from conftest import assistant, pair, shared, system, tau, tool, user, write_lines
 
 from clawcli.curate.run import CurateConfig, curate
-from clawcli.errors import DataError, NotFoundError, OutputExistsError
+from clawcli.errors import DataError, NotFoundError, OutputExistsError, UsageError
 from clawcli.ingest.run import IngestConfig, ingest
+from clawcli.prefix import make
 from clawcli.prefix.run import MergeConfig, merge_prefixes
 from clawcli.store import artefact, table, tokenizers, trees
 
@@ -58,7 +59,8 @@ def test_merge_counts_rows_links_and_tokens(data, tmp_path):
     assert report.logical_tokens == sum(lengths)
     assert report.unique_tokens == len(tree.forest.token_ids) < report.chain_tokens
     assert (report.links, report.links_unbroken, report.prefix_breaks_by_cause) == (3, 3, {})
-    assert report.prompts_proved == 6
+    assert (report.prompts_proved, report.prompts_cut) == (3, 5)
+    assert merge(data, tmp_path / "all", prove="all", dry_run=True).prompts_proved == 6
     assert (report.roots, report.leaves) == (1, 3)
 
 
@@ -161,7 +163,7 @@ def test_merge_manifest_names_vocabulary_template_version_and_proof(data, tmp_pa
     merge(data, tmp_path / "tree", template_kwargs={"unused": 1})
     manifest = artefact.read_manifest(tmp_path / "tree")
     assert manifest["template_kwargs"] == {"unused": 1}
-    assert manifest["counts"]["prompts_proved"] == 6
+    assert manifest["counts"]["prompts_proved"] == 3
     table_id = table.open_table(data / "steps").metadata().id
     origin = {"path": str(data), "kind": "data", "version": 0, "table_id": table_id}
     assert manifest["inputs"] == [origin]
@@ -201,7 +203,7 @@ def test_merge_log_probs_of_another_tokenizer_are_not_those_of_our_tokens(tmp_pa
 def test_merge_agent_sample_breaks_no_link(tmp_path):
     sample = Path(__file__).parents[1] / "sample_data" / "agent-logs"
     ingest(IngestConfig(inputs=(str(sample),), output=str(tmp_path / "data")))
-    report = merge(tmp_path / "data", tmp_path / "tree")
+    report = merge(tmp_path / "data", tmp_path / "tree", prove="all")
     assert report.steps_excluded_by_reason == {}
     assert report.links == report.links_unbroken > 100
     assert report.unique_tokens < report.chain_tokens < report.logical_tokens
@@ -244,7 +246,7 @@ def airline(tmp_path_factory):
 @pytest.mark.timeout(300)
 def test_merge_airline_log_with_qwen3_gives_the_known_figures(airline):
     report = merge(airline / "data", airline / "tree", tokenizer=str(qwen3()))
-    assert (report.steps, report.prompts_proved) == (2454, 2454)
+    assert (report.steps, report.prompts_proved, report.prompts_cut) == (2454, 241, 2454)
     assert (report.links, report.links_unbroken, report.prefix_breaks_by_cause) == (2254, 2254, {})
     assert report.logical_tokens == 7_588_534
     assert report.chain_tokens == 795_656
@@ -279,3 +281,102 @@ def test_merge_openhands_logs_give_the_known_links(tmp_path, folder, links, unbr
     assert (report.links, report.links_unbroken) == (links, unbroken)
     assert report.prefix_breaks_by_cause == breaks
     assert report.steps_excluded_by_reason == {}
+
+
+def test_merge_in_processes_writes_the_same_bytes(data, tmp_path):
+    for workers in (1, 2):
+        merge(data, tmp_path / f"tree{workers}", workers=workers)
+    for name in (trees.NODES_FILE, trees.PATHS_FILE):
+        one, two = ((tmp_path / f"tree{k}" / name).read_bytes() for k in (1, 2))
+        assert one == two
+
+
+def test_merge_in_batches_gives_the_tree_of_one(data, tmp_path, monkeypatch):
+    merge(data, tmp_path / "whole")
+    monkeypatch.setattr(make, "_STEPS_PER_BATCH", 1)
+    for workers in (1, 2):
+        merge(data, tmp_path / f"cut{workers}", workers=workers)
+        for name in (trees.NODES_FILE, trees.PATHS_FILE):
+            whole = (tmp_path / "whole" / name).read_bytes()
+            assert (tmp_path / f"cut{workers}" / name).read_bytes() == whole
+
+
+@pytest.fixture
+def thoughts(tmp_path):
+    """An attempt of three steps, of which the second has no reasoning."""
+    lines = []
+    talk = [system("You help."), user("Q")]
+    for text, reasoning in (("A", "first thought"), ("B", None), ("C", "third thought")):
+        answer = {**assistant(text), **({"reasoning_content": reasoning} if reasoning else {})}
+        lines.append(pair(talk, answer))
+        talk = [*talk, answer, user("go on")]
+    write_lines(tmp_path / "t.jsonl", lines)
+    ingest(IngestConfig(inputs=(str(tmp_path / "t.jsonl"),), output=str(tmp_path / "data")))
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "texts", "excluded"),
+    [
+        ("keep", 2, {}),
+        ("drop", 0, {}),
+        ("require", 2, {"reasoning_missing": 1}),
+    ],
+)
+def test_merge_reasoning_is_kept_dropped_or_required(
+    thoughts, tmp_path, reasoning, texts, excluded
+):
+    report = merge(thoughts, tmp_path / "tree", reasoning=reasoning)
+    assert report.steps_excluded_by_reason == excluded
+    tree = trees.read(tmp_path / "tree")
+    tiny = tokenizers.load("tiny")
+    actions = [
+        tiny.decode(
+            tree.forest.row(path["end_node_id"])[path["response_start"] : path["response_end"]]
+        )
+        for path in tree.paths.to_pylist()
+    ]
+    assert sum("thought" in action for action in actions) == texts
+
+
+def test_merge_keep_context_gives_every_step_a_path(data, tmp_path):
+    where = "step_index > 0 and trajectory_return = 0"
+    curate(CurateConfig(input=str(data), output=str(tmp_path / "some"), where=where))
+    plain = merge(tmp_path / "some", tmp_path / "plain")
+    kept = merge(tmp_path / "some", tmp_path / "kept", keep_context=True)
+    assert kept.steps == kept.steps_in == plain.steps + plain.steps_context_without_path
+    assert kept.logical_tokens == plain.logical_tokens
+
+
+def test_merge_template_that_breaks_every_link_is_told_with_the_setting(data, tmp_path, caplog):
+    tiny = tokenizers.load("tiny").directory / "chat_template.jinja"
+    text = tiny.read_text()
+    head = '{{- "<|im_start|>" ~ message.role ~ "\\n" -}}'
+    assert head in text
+    newest = "{{- '<answer>' if opens and loop.last and message.role == 'assistant' -}}"
+    opening = "{{- '<answer>' if opens and add_generation_prompt -}}"
+    (tmp_path / "chat.jinja").write_text(text.replace(head, head + newest).rstrip() + opening)
+    report = merge(
+        data,
+        tmp_path / "tree",
+        chat_template=str(tmp_path / "chat.jinja"),
+        template_kwargs={"mood": "good", "opens": True},
+    )
+    assert report.prefix_breaks_by_cause == {"template:rewrites_generation_prompt": 3}
+    said = caplog.text
+    assert "breaks every link (template:rewrites_generation_prompt)" in said
+    assert "<answer>" in said
+    assert "Without opens in --template-kwargs this link would not break." in said
+    manifest = json.loads((tmp_path / "tree" / "manifest.json").read_text())
+    (examples,) = manifest["prefix_break_examples"].values()
+    assert len(examples) == 3
+    assert all("<answer>" in each["parent_text"] for each in examples)
+    assert not any("<answer>" in each["child_text"] for each in examples)
+
+
+def test_merge_model_of_no_size_is_refused(data, tmp_path):
+    with pytest.raises(UsageError, match=r"no model size 9b\. Choose of 0\.6b, .*, 70b\."):
+        merge(data, tmp_path / "tree", model_size="9b")
+    small = merge(data, tmp_path / "small", model_size="0.6b", dry_run=True)
+    large = merge(data, tmp_path / "large", model_size="70b", dry_run=True)
+    assert small.predicted_speedup != large.predicted_speedup > 1

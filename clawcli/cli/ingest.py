@@ -106,15 +106,7 @@ def command(
             "end, rule} for each secret and {id} after each text.",
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers",
-            min=1,
-            help="Processes that read; by default one for each processor where there is enough "
-            "to read.",
-        ),
-    ] = None,
+    workers: opt.Workers = None,
     dry_run: opt.DryRun = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,

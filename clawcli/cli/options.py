@@ -27,3 +27,11 @@ Set = Annotated[
     typer.Option("--set", help="One setting as key=value, dotted for tables. Repeatable."),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random. Default 0.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Processes that work; by default one for each processor where there is enough to do.",
+    ),
+]

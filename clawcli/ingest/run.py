@@ -8,14 +8,13 @@ later run goes on where this one ended.
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from clawcli.engine import Workers, without_gc
+from clawcli.engine import Workers, processors, without_gc
 from clawcli.errors import (
     ClawError,
     ConflictError,
@@ -160,7 +159,7 @@ def _count(config: IngestConfig, found: list[Found]) -> int:
     num_bytes = sum(source.size or 0 for source in found)
     if num_bytes < _PARALLEL_BYTES and len(found) < _PARALLEL_FILES:
         return 1
-    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 16)
+    return processors()
 
 
 def _refuse_curated(config: IngestConfig, place: Location) -> list[dict[str, Any]]:

@@ -10,11 +10,14 @@ tokenised whole.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections.abc import Callable
 
 import numpy as np
 
 from clawcli.store.tokenizers import Tokenizer
 
+_NONE = np.zeros(0, np.int32)
 _PROBES = ("a", " a", "\n\na\n", "  a  b \n")
 
 
@@ -46,9 +49,33 @@ class Encoder:
             return self._run(text)
         pieces = [piece for piece in self._borders.split(text) if piece]
         if not pieces:
-            return np.zeros(0, np.int32)
+            return _NONE
         found = [self._ids[p] if p in self._ids else self._run(p) for p in pieces]
         return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def prefixes(self, text: str) -> Callable[[int], np.ndarray]:
+        """Tokenise a text once, to give the ids of any first part of it.
+
+        Args:
+            text: as for a call.
+
+        Returns:
+            A function of the length of a part, in characters: the ids that a call with that part
+            would give. The encoder must split.
+        """
+        pieces = self._borders.split(text)
+        found = [self._ids[p] if p in self._ids else self._run(p) if p else _NONE for p in pieces]
+        ids = np.concatenate(found)
+        ends = np.cumsum([len(piece) for piece in pieces]).tolist()
+        id_ends = np.cumsum([len(each) for each in found]).tolist()
+
+        def first(length: int) -> np.ndarray:
+            whole = bisect_right(ends, length)  # pieces that lie in the part
+            known = ids[: id_ends[whole - 1]] if whole else _NONE
+            rest = text[ends[whole - 1] if whole else 0 : length]
+            return np.concatenate([known, self._run(rest)]) if rest else known
+
+        return first
 
     def _run(self, text: str) -> np.ndarray:
         ids = self._runs.get(text)

@@ -32,12 +32,18 @@ class Reason(StrEnum):
     """A tool call does not appear in the rendering."""
     TEMPLATE_DROPS_REASONING = "template_drops_reasoning"
     """The action's reasoning does not appear in the rendering."""
+    REASONING_MISSING = "reasoning_missing"
+    """The log has no reasoning of the action, and --reasoning require asks for it."""
     TEMPLATE_EDITS_TEXT = "template_edits_text"
     """A message appears, but not with its text."""
     ACTION_NOT_LOCATED = "action_not_located"
     """The full rendering does not continue the prompt, or not by a closed turn."""
     PROMPT_DIFFERS = "prompt_differs"
     """The prompt's ids are not those of apply_chat_template."""
+
+
+class Disproved(Exception):  # noqa: N818  the run begins again, more carefully
+    """A prompt that stands for others is not what the template gives; caught by prefix/make.py."""
 
 
 class Excluded(Exception):  # noqa: N818  it is an outcome that is counted, no error

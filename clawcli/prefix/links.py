@@ -8,15 +8,34 @@ because only the second can be mended by other settings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from clawcli.prefix.exclude import Excluded
-from clawcli.prefix.render import Rendered
+from clawcli.prefix.render import Rendered, Renderer
 from clawcli.prefix.rows import Row, RowMaker
+
+_EXAMPLES = 3
+"""Breaks of each cause that are named."""
+_BEFORE_CHARS, _AFTER_CHARS = 24, 40
+"""Text that an example shows on both sides of the place where two texts part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A link that broke: where the child's prompt leaves the parent's row."""
+
+    step_uid: str
+    parent_step_uid: str
+    row: int
+    """Of the child in the table."""
+    parent_text: str | None
+    """The parent's row around that place; None = the break is the log's, or of ids."""
+    child_text: str | None
+    """The child's prompt there."""
 
 
 @dataclass(slots=True)
@@ -26,15 +45,32 @@ class Links:
     links: int = 0
     links_unbroken: int = 0
     breaks_by_cause: Counter[str] = field(default_factory=Counter)
+    examples_by_cause: dict[str, list[Break]] = field(default_factory=dict)
+    """The first breaks of each cause."""
+
+    def add(self, other: Links) -> None:
+        """Count the links of other steps too."""
+        self.links += other.links
+        self.links_unbroken += other.links_unbroken
+        self.breaks_by_cause += other.breaks_by_cause
+        for cause, found in other.examples_by_cause.items():
+            known = self.examples_by_cause.setdefault(cause, [])
+            known += found[: _EXAMPLES - len(known)]
 
 
-def check(table: pa.Table, rows: Sequence[Row | None], maker: RowMaker) -> Links:
+def check(
+    table: pa.Table,
+    rows: Sequence[Row | None] | Mapping[int, Row | None],
+    maker: RowMaker,
+    places: Iterable[int] | None = None,
+) -> Links:
     """Compare the row of every parent with the prompt of its child.
 
     Args:
         table: the steps; a link is a parent that is in the table.
         rows: the tokens of each step; None = it has no row.
         maker: what made the rows, asked again for the texts of a break.
+        places: rows of the table to look at, with their parents; None = all.
 
     Returns:
         The counts. Causes: "log:" + prefix_broken; "not_rendered" where one of the two has no
@@ -43,21 +79,46 @@ def check(table: pa.Table, rows: Sequence[Row | None], maker: RowMaker) -> Links
         "..._action" by where the child's prompt first differs from the parent's row.
     """
     result = Links()
-    for child, cause in enumerate(table["prefix_broken"].to_pylist()):
+    causes = table["prefix_broken"]
+    uids = table["step_uid"]
+    for child in range(len(table)) if places is None else places:
         parent = maker.parents[child]
         if parent is None:
             continue
         result.links += 1
         above, below = rows[parent], rows[child]
-        if cause is not None:
-            result.breaks_by_cause[f"log:{cause}"] += 1
+        logged = causes[child].as_py()
+        shown: tuple[str | None, str | None] = None, None
+        if logged is not None:
+            cause = f"log:{logged}"
         elif above is None or below is None:
-            result.breaks_by_cause["not_rendered"] += 1
+            cause = "not_rendered"
         elif continues(above, below):
             result.links_unbroken += 1
+            continue
         else:
-            result.breaks_by_cause[_cause(maker, parent, child, above, below)] += 1
+            cause, shown = _cause(maker, parent, child, above, below)
+        result.breaks_by_cause[cause] += 1
+        examples = result.examples_by_cause.setdefault(cause, [])
+        if len(examples) < _EXAMPLES:
+            examples.append(Break(uids[child].as_py(), uids[parent].as_py(), child, *shown))
     return result
+
+
+def mends(maker: RowMaker, row: int, renderer: Renderer) -> bool:
+    """Tell whether a step's prompt would continue its parent's row if another renderer made both.
+
+    Args:
+        maker: knows the states.
+        row: the step, which has a parent.
+        renderer: with other settings.
+    """
+    parent = maker.parents[row]
+    try:
+        texts = [maker.text(place, renderer) for place in (parent, row) if place is not None]
+    except Excluded:
+        return False
+    return len(texts) == 2 and texts[1].prompt.startswith(texts[0].row)
 
 
 def continues(parent: Row, child: Row) -> bool:
@@ -66,17 +127,24 @@ def continues(parent: Row, child: Row) -> bool:
     return length <= child.response_start and np.array_equal(child.tokens[:length], parent.tokens)
 
 
-def _cause(maker: RowMaker, parent: int, child: int, above: Row, below: Row) -> str:
+def _cause(
+    maker: RowMaker, parent: int, child: int, above: Row, below: Row
+) -> tuple[str, tuple[str | None, str | None]]:
     if above.provenance != "text" or below.provenance != "text":
-        return "tokens:logged_ids"
+        return "tokens:logged_ids", (None, None)
     before, after = maker.text(parent), maker.text(child)
     if after.prompt.startswith(before.row):
-        return "tokens:border"
+        return "tokens:border", (None, None)
+    pairs = enumerate(zip(before.row, after.prompt, strict=False))
+    shorter = min(len(before.row), len(after.prompt))
+    place = next((place for place, (left, right) in pairs if left != right), shorter)
+    near = slice(max(0, place - _BEFORE_CHARS), place + _AFTER_CHARS)
+    shown = before.row[near], after.prompt[near]
     if not after.prompt.startswith(_history(maker, before)):
-        return "template:rewrites_history"
+        return "template:rewrites_history", shown
     if not after.prompt.startswith(before.prompt):
-        return "template:rewrites_generation_prompt"
-    return "template:rewrites_action"
+        return "template:rewrites_generation_prompt", shown
+    return "template:rewrites_action", shown
 
 
 def _history(maker: RowMaker, rendered: Rendered) -> str:

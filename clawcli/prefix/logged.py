@@ -73,6 +73,10 @@ class LoggedIds:
             logprobs = None
         return Logged(self._prompt(row), response, logprobs)
 
+    def forget(self) -> None:
+        """Let go of the prompts that were put together."""
+        self._prompts.clear()
+
     def _judge(self, table: pa.Table, tokenizer: Tokenizer, habits: Habits) -> set[int]:
         models = [model or "unknown" for model in table["model"].to_pylist()]
         named = table["tokenizer"].to_pylist()

@@ -13,13 +13,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from clawcli.messages import part_text
 from clawcli.prefix.exclude import Excluded, Reason
 from clawcli.prefix.probe import Habits, TurnEnd, probe
 from clawcli.prefix.template import Template
 from clawcli.store.tokenizers import Tokenizer
+
+Reasoning = Literal["keep", "drop", "require"]
 
 _MEDIA_WORDS = ("image", "audio", "video", "file", "document", "media")
 _MARK = "claw-mark"
@@ -53,14 +55,23 @@ class Rendered:
 class Renderer:
     """Render steps with one template and check what it printed."""
 
-    def __init__(self, template: Template, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, template: Template, tokenizer: Tokenizer, *, reasoning: Reasoning = "keep"
+    ) -> None:
         """Probe the template.
+
+        Args:
+            template: renders.
+            tokenizer: whose special tokens no text may spell.
+            reasoning: keep = hand the log's reasoning to the template; drop = do not; require =
+                exclude a step whose action has none.
 
         Raises:
             DataError: it prints no conversation, or ends a turn with something that is not one
                 token.
         """
         self.template = template
+        self.reasoning: Reasoning = reasoning
         self.habits = probe(template.render, tokenizer)
         texts = [tokenizer.added_tokens[token_id] for token_id in sorted(tokenizer.special_ids)]
         # an alternation of nothing would match everywhere
@@ -127,6 +138,8 @@ class Renderer:
         reasoning = message.get("reasoning_content", "")
         if not (_text(message) or reasoning or message.get("tool_calls")):
             raise Excluded(Reason.NO_ACTION)
+        if not reasoning and self.reasoning == "require":
+            raise Excluded(Reason.REASONING_MISSING)
         full = self._render([*state.messages, message], state.tools)
         if not full.startswith(prompt):
             raise Excluded(Reason.ACTION_NOT_LOCATED, "the full rendering has another prompt")
@@ -139,6 +152,18 @@ class Renderer:
         if _find(message, text, place + len(reasoning.strip())) is None:
             raise self._missing(Conversation([*state.messages, message], state.tools), message)
         return Rendered(prompt, text, end, state)
+
+    def past_action(self, text: str, action: Mapping[str, Any]) -> None:
+        """Check that an action is printed whole in the text that a history has of it.
+
+        Raises:
+            Excluded: it is empty, cannot be handed over, or is not printed whole.
+        """
+        message = self._message({**action, "role": "assistant"})
+        if not (_text(message) or message.get("tool_calls")):
+            raise Excluded(Reason.NO_ACTION)
+        if _find(message, text, 0) is None:
+            raise Excluded(Reason.TEMPLATE_EDITS_TEXT)
 
     def without_generation_prompt(self, state: Conversation) -> str:
         """Render a state as history, to tell which part of a prompt a template takes back."""
@@ -168,7 +193,8 @@ class Renderer:
         }
         if calls := message.get("tool_calls"):
             turned["tool_calls"] = [self._call(call) for call in calls]
-        if (reasoning := message.get("reasoning") or "").strip():
+        reasoning = message.get("reasoning") or ""
+        if reasoning.strip() and self.reasoning != "drop":
             self._refuse_special(reasoning)
             turned["reasoning_content"] = reasoning
         for key in ("tool_call_id", "name"):

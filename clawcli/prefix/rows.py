@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import ArrayLike
 
 from clawcli.prefix.encode import Encoder
-from clawcli.prefix.exclude import Excluded, Reason
+from clawcli.prefix.exclude import Disproved, Excluded, Reason
 from clawcli.prefix.logged import Logged, LoggedIds
+from clawcli.prefix.probe import TurnEnd
 from clawcli.prefix.render import Conversation, Rendered, Renderer
 from clawcli.store.state import States
 from clawcli.store.tokenizers import Tokenizer
@@ -57,8 +59,19 @@ class Proof:
     """Prompts taken from the log."""
     prompts_logged_equal: int = 0
     """Those of them that equal apply_chat_template's."""
+    prompts_cut: int = 0
+    """Prompts cut out of the rendering of a later step."""
     end_tokens_by_cause: Counter[str] = field(default_factory=Counter)
     """Why the end token is trained or not: a finish reason, drawn, stop_string, ..."""
+
+    def add(self, other: Proof) -> None:
+        """Count what was checked of other steps too."""
+        self.prompts_proved += other.prompts_proved
+        self.prompts_cut += other.prompts_cut
+        self.prompts_continued += other.prompts_continued
+        self.prompts_logged += other.prompts_logged
+        self.prompts_logged_equal += other.prompts_logged_equal
+        self.end_tokens_by_cause += other.end_tokens_by_cause
 
 
 class RowMaker:
@@ -71,8 +84,18 @@ class RowMaker:
         renderer: Renderer,
         *,
         eos_when_unknown: str = "include",
+        proves: np.ndarray | None = None,
     ) -> None:
-        """Judge the logged ids and find the turns that a later message closed."""
+        """Judge the logged ids and find the turns that a later message closed.
+
+        Args:
+            table: steps, with each step's ancestors.
+            tokenizer: whose ids the rows have.
+            renderer: of its template.
+            eos_when_unknown: include or exclude, as for trains_end.
+            proves: bool per row, the prompts whose ids are compared with apply_chat_template's;
+                one that differs raises Disproved. None = all; one that differs has no row.
+        """
         self.states = States(table)
         self.parents = parent_rows(table)
         """Row of each step's parent; None for a root, or where the table lacks the parent."""
@@ -80,24 +103,32 @@ class RowMaker:
         self.renderer = renderer
         self.logged = LoggedIds(table, self.parents, self.states, tokenizer, renderer.habits)
         self.proof = Proof()
-        self._encode = Encoder(tokenizer)
+        self.encode = Encoder(tokenizer)
         self._eos_when_unknown = eos_when_unknown
+        self._proves = proves
         self._ends = {end.token_id for end in renderer.habits.turn_ends}
         self._broken: list[str | None] = table["prefix_broken"].to_pylist()
         self._finish: list[str | None] = table["finish_reason"].to_pylist()
         self._sampling: list[str | None] = table["sampling"].to_pylist()
         self._closed = self._closed_turns(table)
+        self._reasons = _reasons(table, self.parents)
         links = zip(self.parents, self._broken, strict=True)
         self._cut = {parent for parent, cause in links if cause == _CUT_TURN}
 
-    def text(self, row: int) -> Rendered:
-        """Render a step.
+    def text(self, row: int, renderer: Renderer | None = None) -> Rendered:
+        """Render a step, by another renderer than the maker's if one is given.
 
         Raises:
             Excluded: it cannot be rendered truthfully.
         """
-        state, prompt = self._prompt(row)
-        return self.renderer.step(state, prompt, self.states.action(row))
+        renderer = renderer or self.renderer
+        state, prompt = self._prompt(row, renderer)
+        return renderer.step(state, prompt, self.states.action(row))
+
+    def forget(self) -> None:
+        """Let go of the states that were looked at."""
+        self.states.forget()
+        self.logged.forget()
 
     def row(self, row: int, parent: Row | None) -> Row:
         """Make the tokens of one step and prove its prompt.
@@ -109,33 +140,86 @@ class RowMaker:
         Raises:
             Excluded: it has no true row; the reason says why.
         """
-        logged = self.logged.of(row)
+        logged = self.logged_ids(row)
+        if logged is not None and self._lacks_reasoning(row):
+            raise Excluded(Reason.REASONING_MISSING)
         if logged is not None and logged.prompt_ids is not None:
             self._count_logged(row, logged.prompt_ids)
             return self._from_engine(row, logged, logged.prompt_ids, mixed=False)
         if logged is not None:
-            state, prompt = self._prompt(row)
+            state, prompt = self._prompt(row, self.renderer)
             ids, _ = self._prompt_ids(row, state, prompt, parent)
             return self._from_engine(row, logged, ids, mixed=True)
         rendered = self.text(row)
         ids, continued = self._prompt_ids(row, rendered.state, rendered.prompt, parent)
-        action = self._encode(rendered.action)
-        is_trained = self._trains_end(row)
+        return self.from_text(row, ids, rendered.action, rendered.end, continues=continued)
+
+    def logged_ids(self, row: int) -> Logged | None:
+        """Return the ids of one step as the engine logged them; None = none that may be used."""
+        # ids that were drawn with reasoning are not those of a row without
+        if self.renderer.reasoning == "drop" and self._reasons[row]:
+            return None
+        return self.logged.of(row)
+
+    def from_text(
+        self, row: int, prompt: np.ndarray, text: str, end: TurnEnd, *, continues: bool = False
+    ) -> Row:
+        """Make the tokens of a step of its prompt's ids and the text of its action.
+
+        Args:
+            row: row of the table.
+            prompt: int32 ids.
+            text: of the action.
+            end: how its turn closes.
+            continues: the prompt continues ids that the parent's engine logged.
+
+        Raises:
+            Excluded: nothing of it would be trained.
+        """
+        action = self.encode(text)
+        is_trained, cause = self._trains_end(row)
         if not len(action) and not is_trained:
             raise Excluded(Reason.NO_ACTION, "nothing but an end token that is not trained")
-        tokens = np.append(np.concatenate([ids, action]), np.int32(rendered.end.token_id))
+        self.proof.end_tokens_by_cause[cause] += 1
+        tokens = np.concatenate([prompt, action, np.array([end.token_id], np.int32)])
         return Row(
             tokens=tokens,
-            response_start=len(ids),
+            response_start=len(prompt),
             response_end=len(tokens) if is_trained else len(tokens) - 1,
             logprobs=None,
-            provenance="mixed" if continued else "text",
+            provenance="mixed" if continues else "text",
         )
 
-    def _prompt(self, row: int) -> tuple[Conversation, str]:
+    def proves(self, row: int) -> bool:
+        """Tell whether the ids of a step's prompt are compared with apply_chat_template's."""
+        return self._proves is None or bool(self._proves[row])
+
+    def prove(self, row: int, state: Conversation, ids: np.ndarray) -> None:
+        """Compare the ids of a step's prompt with those of apply_chat_template.
+
+        Raises:
+            Disproved: they differ, and this step stands for others.
+            Excluded: they differ, and all steps are compared.
+        """
+        self.same(ids, self.renderer.template.prompt_ids(state.messages, state.tools))
+        self.proof.prompts_proved += 1
+
+    def same(self, found: np.ndarray, proved: ArrayLike) -> None:
+        """Compare ids with those that they must be.
+
+        Raises:
+            Disproved: they differ, and the step stands for others.
+            Excluded: they differ, and all steps are compared.
+        """
+        if not np.array_equal(found, proved):
+            if self._proves is not None:
+                raise Disproved
+            raise Excluded(Reason.PROMPT_DIFFERS)
+
+    def _prompt(self, row: int, renderer: Renderer) -> tuple[Conversation, str]:
         prompt = self.states.prompt(row)
-        state = self.renderer.state(prompt.system, prompt.tools, prompt.messages)
-        return state, self.renderer.prompt(state)
+        state = renderer.state(prompt.system, prompt.tools, prompt.messages)
+        return state, renderer.prompt(state)
 
     def _prompt_ids(
         self, row: int, state: Conversation, prompt: str, parent: Row | None
@@ -145,21 +229,20 @@ class RowMaker:
         if continued is not None:
             self.proof.prompts_continued += 1
             return continued, True
-        ids = self._encode(prompt)
-        if ids.tolist() != self.renderer.template.prompt_ids(state.messages, state.tools):
-            raise Excluded(Reason.PROMPT_DIFFERS)
-        self.proof.prompts_proved += 1
+        ids = self.encode(prompt)
+        if self.proves(row):
+            self.prove(row, state, ids)
         return ids, False
 
     def _continue(self, row: int, prompt: str, parent: Row | None) -> np.ndarray | None:
         if parent is None or parent.provenance == "text" or self._broken[row] is not None:
             return None
-        if int(parent.tokens[-1]) not in self._encode.borders:
+        if int(parent.tokens[-1]) not in self.encode.borders:
             return None
         before = self.tokenizer.decode(parent.tokens.tolist())
         if not prompt.startswith(before):
             return None
-        return np.concatenate([parent.tokens, self._encode(prompt[len(before) :])])
+        return np.concatenate([parent.tokens, self.encode(prompt[len(before) :])])
 
     def _from_engine(self, row: int, logged: Logged, prompt: np.ndarray, *, mixed: bool) -> Row:
         response, logprobs = logged.response_ids, logged.logprobs
@@ -177,9 +260,12 @@ class RowMaker:
             if last in self.tokenizer.special_ids:
                 # the model closed its turn in another way; ours only stands in the history
                 self.proof.end_tokens_by_cause["other_end_drawn"] += 1
-            elif self._trains_end(row):
-                end += 1
-                logprobs = None if logprobs is None else [*logprobs, None]
+            else:
+                is_trained, cause = self._trains_end(row)
+                self.proof.end_tokens_by_cause[cause] += 1
+                if is_trained:
+                    end += 1
+                    logprobs = None if logprobs is None else [*logprobs, None]
         return Row(
             tokens=np.concatenate(pieces).astype(np.int32),
             response_start=len(prompt),
@@ -191,21 +277,24 @@ class RowMaker:
     def _count_logged(self, row: int, ids: np.ndarray) -> None:
         self.proof.prompts_logged += 1
         try:
-            state, _ = self._prompt(row)
+            state, _ = self._prompt(row, self.renderer)
         except Excluded:
             return
         rendered = self.renderer.template.prompt_ids(state.messages, state.tools)
         self.proof.prompts_logged_equal += rendered == ids.tolist()
 
-    def _trains_end(self, row: int) -> bool:
-        trained, cause = trains_end(
+    def _trains_end(self, row: int) -> tuple[bool, str]:
+        return trains_end(
             self._finish[row],
             stop_strings=row in self._cut or _has_stop_strings(self._sampling[row]),
             closed=row in self._closed,
             when_unknown=self._eos_when_unknown,
         )
-        self.proof.end_tokens_by_cause[cause] += 1
-        return trained
+
+    def _lacks_reasoning(self, row: int) -> bool:
+        if self.renderer.reasoning != "require":
+            return False
+        return not (self.states.action(row).get("reasoning") or "").strip()
 
     def _closed_turns(self, table: pa.Table) -> set[int]:
         observed = pc.call_function("list_value_length", [table["final_observation"]]).to_pylist()
@@ -273,6 +362,15 @@ def parents_first(parents: Sequence[int | None]) -> list[int]:
             above = parents[above]
         order += reversed(chain)
     return order
+
+
+def _reasons(table: pa.Table, parents: Sequence[int | None]) -> list[bool]:
+    """Tell which steps have reasoning in their action, or in a step that they continue."""
+    reasons = [bool(reasoning) for reasoning in table["reasoning"].to_pylist()]
+    for row in parents_first(parents):
+        above = parents[row]
+        reasons[row] = reasons[row] or (above is not None and reasons[above])
+    return reasons
 
 
 def _has_stop_strings(sampling: str | None) -> bool:

@@ -35,6 +35,10 @@ class Writer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def append(self, row: np.ndarray) -> None:
@@ -65,6 +69,17 @@ class Spool(Sequence[np.ndarray]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Spool, (self._path, self.lengths)
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -88,6 +88,10 @@ class States:
             list(self._state(row)),
         )
 
+    def forget(self) -> None:
+        """Let go of the messages that were rebuilt."""
+        self._messages.clear()
+
     def action(self, row: int) -> dict[str, Any]:
         """Return the action of a step as an assistant message."""
         value = {"role": "assistant"}
