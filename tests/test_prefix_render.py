@@ -336,3 +336,16 @@ def test_encoder_tokenizer_that_marks_the_start_of_text_is_not_split(tiny, tmp_p
     assert encode.borders == frozenset()
     text = "a<|im_end|>b"
     assert np.array_equal(encode(text), marking.encode(text))
+
+
+@pytest.mark.parametrize("text", ["the cat", " the", "\n\nthe", "", "the<|im_end|>the"])
+def test_encoder_action_gets_no_mark_of_a_texts_start(tiny, tmp_path, text):
+    value = json.loads(tiny.json_path.read_text())
+    value["normalizer"] = {"type": "Prepend", "prepend": " "}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(value))
+    marking = tokenizers.load(str(tmp_path))
+    prompt = "<|im_start|>assistant\n"
+    whole = marking.encode(prompt + text)
+    encode = Encoder(marking)
+    assert np.array_equal(np.concatenate([encode(prompt), encode.action(text)]), whole)
+    assert np.array_equal(Encoder(tiny).action(text), tiny.encode(text))
