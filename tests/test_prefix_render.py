@@ -196,6 +196,12 @@ def test_step_text_that_only_loses_white_space_at_its_edges_is_kept(custom):
     assert step.action == "b"
 
 
+def test_step_text_that_is_printed_as_json_is_kept(custom):
+    as_json = "{{ message.content | tojson if message.role == 'tool' else message.content }}"
+    result = {"role": "tool", "content": 'line "1"\n\u00e9\n'}
+    assert '"line \\"1\\"\\n' in render(custom(as_json), [ask("a"), result], say("b")).prompt
+
+
 def test_step_repeated_text_must_occur_as_often_as_it_was_said(custom):
     once = "{{ message.content if loop.index0 != 2 else '' }}"
     messages = [ask("yes"), say("no"), ask("yes")]

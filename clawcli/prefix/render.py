@@ -312,7 +312,8 @@ def _mapping(arguments: str) -> dict[str, Any]:
 
 def _pieces(message: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield what must occur in a message's rendering, each as the spellings that will do."""
-    yield (_text(message).strip(),)
+    # some templates print results of tools as JSON strings
+    yield _spellings(_text(message).strip())
     for call in message.get("tool_calls", ()):
         yield (call["function"]["name"],)
         arguments = call["function"]["arguments"]
@@ -337,7 +338,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _spellings(text: str) -> tuple[str, ...]:
-    """Return a text of a mapping as templates print it: bare, or inside JSON."""
+    """Return a text as templates print it: bare, or inside JSON."""
     return text, *(json.dumps(text, ensure_ascii=plain)[1:-1] for plain in (False, True))
 
 
