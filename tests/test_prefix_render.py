@@ -118,6 +118,10 @@ def test_step_without_any_action_is_excluded(shipped):
     assert reason(shipped, [ask("a")], say("")) is Reason.NO_ACTION
 
 
+def test_step_whose_state_is_not_logged_is_excluded(shipped):
+    assert reason(shipped, [], say("b")) is Reason.NO_STATE
+
+
 def test_step_made_up_block_of_the_newest_turn_is_not_trained(custom):
     turn = (
         "{% if message.role == 'assistant' and loop.last %}"
