@@ -87,32 +87,34 @@ def naive(every: int) -> Task:
     return task
 
 
-def fallback(every: int) -> Task:
-    """Render step by step, as for templates that take back what they printed."""
-    from clawcli.prefix.exclude import Excluded
+def rows(every: int, *, linear: bool) -> Task:
+    """Make rows as the command does, proved by its default."""
+    from clawcli.prefix.make import Made, Settings, make_rows
     from clawcli.prefix.render import Renderer
-    from clawcli.prefix.rows import RowMaker, parents_first
 
     table, tokenizer, chat = load(every)
     uids = table["step_uid"].to_pylist()
 
     def task() -> dict:
-        maker = RowMaker(table, tokenizer, Renderer(chat, tokenizer))
-        made = [None] * len(table)
-        for row in parents_first(maker.parents):
-            parent = maker.parents[row]
-            try:
-                made[row] = maker.row(row, None if parent is None else made[parent])
-            except Excluded:
-                continue
-        found = {uid: row for uid, row in zip(uids, made, strict=True) if row is not None}
-        return {uid: row.tokens[: row.response_start] for uid, row in found.items()}
+        prompts = {}
+        renderer = Renderer(chat, tokenizer)
+        for made in make_rows(table, tokenizer, renderer, Settings(linear=linear)):
+            if isinstance(made, Made):
+                for place, row in made.rows.items():
+                    if row is not None:
+                        prompts[uids[place]] = row.tokens[: row.response_start]
+        return prompts
 
     return task
 
 
-TASKS: dict[str, Callable[[int], Task]] = {"naive": naive, "fallback": fallback}
-ASKED = {"fallback": 4.0}
+TASKS: dict[str, Callable[[int], Task]] = {
+    "naive": naive,
+    "linear": lambda every: rows(every, linear=True),
+    # as for templates that take back what they printed
+    "fallback": lambda every: rows(every, linear=False),
+}
+ASKED = {"linear": 8.0, "fallback": 4.0}
 
 
 class Run(msgspec.Struct):

@@ -1,10 +1,10 @@
 import contextlib
 import json
-import os
 from pathlib import Path
 
 import pytest
 from conftest import assistant, pair, shared, system, tau, tool, user, write_lines
+from real_tokenizers import PLACE
 
 from clawcli.curate.run import CurateConfig, curate
 from clawcli.errors import DataError, NotFoundError, OutputExistsError, UsageError
@@ -18,11 +18,9 @@ AIRLINE = ("tau-bench", "gpt-4o-airline.json")
 
 def qwen3():
     """Return the directory of a Qwen3 tokenizer, or skip the test."""
-    folder = os.environ.get("CLAW_TEST_TOKENIZERS", "")
-    path = Path(folder) / "qwen3"
-    if not folder or not (path / "tokenizer.json").is_file():
-        pytest.skip("needs CLAW_TEST_TOKENIZERS to name a folder that holds qwen3/tokenizer.json")
-    return path
+    if not (PLACE / "qwen3").is_dir():
+        pytest.skip("needs .tokenizers/qwen3: make tokenizers fetches it")
+    return PLACE / "qwen3"
 
 
 def attempt(*answers):

@@ -7,8 +7,9 @@ from conftest import SAMPLE, SHARED
 from real_tokenizers import MODELS, PLACE
 
 from clawcli.ingest.run import IngestConfig, ingest
-from clawcli.prefix import links, template
+from clawcli.prefix import links, make, template
 from clawcli.prefix.exclude import Excluded, Reason
+from clawcli.prefix.make import Settings
 from clawcli.prefix.render import Renderer
 from clawcli.prefix.rows import RowMaker, parents_first
 from clawcli.store import location, query, tokenizers
@@ -100,6 +101,22 @@ def test_prompts_are_those_of_transformers_and_links_break_where_templates_rewri
     assert causes - {"not_rendered"} <= REWRITES.get(name, set())
     # a step that is left out takes two links with it
     assert found.breaks_by_cause["not_rendered"] <= 2 * reasons.total()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_rows_cut_out_of_one_rendering_are_those_of_each_step(name, steps):
+    tokenizer, renderer = prepare(name)
+    quick, slow = (
+        [
+            (place, row and (row.tokens.tolist(), row.response_start, row.response_end))
+            for made in make.make_rows(steps, tokenizer, renderer, Settings(linear=linear))
+            if isinstance(made, make.Made)
+            for place, row in made.rows.items()
+        ]
+        for linear in (True, False)
+    )
+    assert quick == slow
 
 
 @pytest.mark.slow
