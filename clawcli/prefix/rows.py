@@ -191,8 +191,11 @@ class RowMaker:
         )
 
     def proves(self, row: int) -> bool:
-        """Tell whether the ids of a step's prompt are compared with apply_chat_template's."""
-        return self._proves is None or bool(self._proves[row])
+        """Tell whether the ids of a step's prompt are compared with apply_chat_template's.
+
+        All are where texts are tokenised whole: then no step stands for another.
+        """
+        return self._proves is None or bool(self._proves[row]) or not self.encode.splits
 
     def prove(self, row: int, state: Conversation, ids: np.ndarray) -> None:
         """Compare the ids of a step's prompt with those of apply_chat_template.
