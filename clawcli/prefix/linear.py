@@ -221,13 +221,14 @@ class Linear:
             except Excluded:
                 continue
             if maker.proves(row):
-                maker.prove(row, own, made.tokens[: made.response_start])
+                alone = prompt if row == leaf else maker.renderer.prompt(own)
+                maker.prove(alone, made.tokens[: made.response_start])
                 if row != leaf:
-                    self._prove_action(row, own, made)
+                    self._prove_action(row, own, alone, made)
             yield row, made
 
-    def _prove_action(self, row: int, state: Conversation, made: Row) -> None:
+    def _prove_action(self, row: int, state: Conversation, prompt: str, made: Row) -> None:
         maker = self._maker
-        alone = maker.renderer.step(state, maker.renderer.prompt(state), maker.states.action(row))
+        alone = maker.renderer.step(state, prompt, maker.states.action(row))
         action = np.append(maker.encode(alone.action), np.int32(alone.end.token_id))
         maker.same(made.tokens[made.response_start :], action)

@@ -126,7 +126,7 @@ def _with_edges(
             results[0]["content"] = _between("", others)
         return results
 
-    for thinks in (True, False):
+    for thinks in (True, False) if Trait.REASONING in traits else (True,):
         talk = []
         for number in range(5):
             talk += [ask(number), say(number, thinks=thinks or number % 2 == 0)]
