@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format types layers demo golden docs bench faults fuzz sample-data clean
+.PHONY: help venv test lint format types layers demo golden docs bench tokenizers faults fuzz sample-data clean
 .NOTPARALLEL:
 
 help:  ## list the targets
@@ -77,6 +77,9 @@ golden: docs  ## the same; review the diff of tests/golden
 bench: $(READY)  ## measure, and print one table of what was asked and what was found
 	@set -o pipefail; for bench in $(BENCHES); do $(BIN)/python $$bench --json || exit 1; done \
 		| $(BIN)/python bench/figures.py
+
+tokenizers: $(READY)  ## fetch real tokenizers and templates into .tokenizers/ (300 MB)
+	$(BIN)/python tests/real_tokenizers.py
 
 faults: $(READY)  ## kill and disturb ingest again and again (minutes)
 	$(BIN)/python -m pytest -q -x tests/faults/kill_many.py

@@ -89,7 +89,7 @@ def test_examples_of_all_verbs_run_in_order(tmp_path, claw, monkeypatch):
     (tmp_path / "sample_data").symlink_to(SAMPLE)
     lines = list(examples())
     order = [
-        *("ingest", "readiness", "attach", "curate", "merge-prefixes", "verify", "export"),
+        *("ingest", "readiness", "attach", "curate", "merge-prefixes", "show", "verify", "export"),
         *("train", "log", "tag", "diff", "restore", "optimize", "lineage", "forget"),
     ]
     lines.sort(key=lambda line: order.index(shlex.split(line)[1]))
@@ -99,8 +99,8 @@ def test_examples_of_all_verbs_run_in_order(tmp_path, claw, monkeypatch):
         result = claw(verb, *rest)
         assert result.code == 0, (line, result.err)
         # what was asked for is on stdout, how it went on stderr
-        assert bool(result.out) == (verb in ("log", "diff", "lineage"))
-        assert bool(result.err) == (verb not in ("log", "diff"))
+        assert bool(result.out) == (verb in ("log", "diff", "lineage", "show"))
+        assert bool(result.err) == (verb not in ("log", "diff", "show"))
 
 
 def test_every_error_class_has_an_exit_code_and_a_slug():

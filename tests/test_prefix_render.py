@@ -118,6 +118,10 @@ def test_step_without_any_action_is_excluded(shipped):
     assert reason(shipped, [ask("a")], say("")) is Reason.NO_ACTION
 
 
+def test_step_whose_state_is_not_logged_is_excluded(shipped):
+    assert reason(shipped, [], say("b")) is Reason.NO_STATE
+
+
 def test_step_made_up_block_of_the_newest_turn_is_not_trained(custom):
     turn = (
         "{% if message.role == 'assistant' and loop.last %}"
@@ -194,6 +198,12 @@ def test_step_message_that_is_dropped_or_edited_is_told_apart(custom, turn, mess
 def test_step_text_that_only_loses_white_space_at_its_edges_is_kept(custom):
     step = render(custom("{{ message.content | trim }}"), [ask("  a \n")], say(" b "))
     assert step.action == "b"
+
+
+def test_step_text_that_is_printed_as_json_is_kept(custom):
+    as_json = "{{ message.content | tojson if message.role == 'tool' else message.content }}"
+    result = {"role": "tool", "content": 'line "1"\n\u00e9\n'}
+    assert '"line \\"1\\"\\n' in render(custom(as_json), [ask("a"), result], say("b")).prompt
 
 
 def test_step_repeated_text_must_occur_as_often_as_it_was_said(custom):
@@ -336,3 +346,16 @@ def test_encoder_tokenizer_that_marks_the_start_of_text_is_not_split(tiny, tmp_p
     assert encode.borders == frozenset()
     text = "a<|im_end|>b"
     assert np.array_equal(encode(text), marking.encode(text))
+
+
+@pytest.mark.parametrize("text", ["the cat", " the", "\n\nthe", "", "the<|im_end|>the"])
+def test_encoder_action_gets_no_mark_of_a_texts_start(tiny, tmp_path, text):
+    value = json.loads(tiny.json_path.read_text())
+    value["normalizer"] = {"type": "Prepend", "prepend": " "}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(value))
+    marking = tokenizers.load(str(tmp_path))
+    prompt = "<|im_start|>assistant\n"
+    whole = marking.encode(prompt + text)
+    encode = Encoder(marking)
+    assert np.array_equal(np.concatenate([encode(prompt), encode.action(text)]), whole)
+    assert np.array_equal(Encoder(tiny).action(text), tiny.encode(text))

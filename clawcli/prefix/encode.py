@@ -5,6 +5,9 @@ without knowledge of the rest. That makes a cache per run exact, and the prompts
 which repeat each other, cheap. Whether it holds for a tokenizer is tried at the start; where it
 does not (a marker at the start of the text, white space that a token swallows), texts are
 tokenised whole.
+
+SentencePiece marks the start of a text with a space. An action goes on after a prompt, so it must
+not get that mark: it would train a space that no model has written.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import numpy as np
 from clawcli.store.tokenizers import Tokenizer
 
 _NONE = np.zeros(0, np.int32)
+_LEAD = "\n"
+"""Text to tokenise an action behind; one token or one byte that joins with no other text."""
 _PROBES = ("a", " a", "\n\na\n", "  a  b \n")
 
 
@@ -42,6 +47,9 @@ class Encoder:
         ids = [int(token_ids[0]) for token_ids in self._ids.values()]
         self.borders = frozenset(ids if self.splits else ())
         """Ids after which a text goes on as if it began there."""
+        self._lead = tokenizer.encode(_LEAD)
+        behind = self._behind_lead("a")
+        self._marks_start = behind is not None and behind.tolist() != tokenizer.encode("a").tolist()
 
     def __call__(self, text: str) -> np.ndarray:
         """Tokenise a text, special tokens in it included: int32 ids."""
@@ -76,6 +84,15 @@ class Encoder:
             return np.concatenate([known, self._run(rest)]) if rest else known
 
         return first
+
+    def action(self, text: str) -> np.ndarray:
+        """Tokenise a text that goes on after another, without a mark of its start: int32 ids."""
+        behind = self._behind_lead(text) if self._marks_start else None
+        return self(text) if behind is None else behind
+
+    def _behind_lead(self, text: str) -> np.ndarray | None:
+        ids, length = self(_LEAD + text), len(self._lead)
+        return ids[length:] if np.array_equal(ids[:length], self._lead) else None
 
     def _run(self, text: str) -> np.ndarray:
         ids = self._runs.get(text)

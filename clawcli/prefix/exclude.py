@@ -10,6 +10,8 @@ class Reason(StrEnum):
 
     NO_ACTION = "no_action"
     """The action is empty, or nothing of it may be trained."""
+    NO_STATE = "no_state"
+    """The log holds no message that the model saw."""
     MEDIA = "media"
     """A message holds an image, sound or file, which is not text."""
     PARTS_NOT_TEXT = "parts_not_text"

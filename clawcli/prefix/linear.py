@@ -230,5 +230,5 @@ class Linear:
     def _prove_action(self, row: int, state: Conversation, prompt: str, made: Row) -> None:
         maker = self._maker
         alone = maker.renderer.step(state, prompt, maker.states.action(row))
-        action = np.append(maker.encode(alone.action), np.int32(alone.end.token_id))
+        action = np.append(maker.encode.action(alone.action), np.int32(alone.end.token_id))
         maker.same(made.tokens[made.response_start :], action)

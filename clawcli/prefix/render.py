@@ -88,9 +88,9 @@ class Renderer:
         """Turn a state of the step table into the template's own form.
 
         Raises:
-            Excluded: a message holds what is not text, spells a special token, or has arguments
-                that the template cannot take; the tools are no objects, or the template has no
-                place for them.
+            Excluded: there is no message; one holds what is not text, spells a special token, or
+                has arguments that the template cannot take; the tools are no objects, or the
+                template has no place for them.
         """
         if tools and not _are_objects(tools):
             raise Excluded(Reason.TOOLS_NOT_OBJECTS)
@@ -100,6 +100,8 @@ class Renderer:
         self._refuse_special(_spelled(tools) if tools else "")
         lead: list[Mapping[str, Any]] = [{"role": "system", "content": system}] if system else []
         turned = [self._message(message) for message in [*lead, *messages]]
+        if not turned:
+            raise Excluded(Reason.NO_STATE)
         return Conversation(turned, [dict(tool) for tool in tools] if tools else None)
 
     def prompt(self, state: Conversation) -> str:
@@ -312,7 +314,8 @@ def _mapping(arguments: str) -> dict[str, Any]:
 
 def _pieces(message: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield what must occur in a message's rendering, each as the spellings that will do."""
-    yield (_text(message).strip(),)
+    # some templates print results of tools as JSON strings
+    yield _spellings(_text(message).strip())
     for call in message.get("tool_calls", ()):
         yield (call["function"]["name"],)
         arguments = call["function"]["arguments"]
@@ -337,7 +340,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _spellings(text: str) -> tuple[str, ...]:
-    """Return a text of a mapping as templates print it: bare, or inside JSON."""
+    """Return a text as templates print it: bare, or inside JSON."""
     return text, *(json.dumps(text, ensure_ascii=plain)[1:-1] for plain in (False, True))
 
 

@@ -176,7 +176,7 @@ class RowMaker:
         Raises:
             Excluded: nothing of it would be trained.
         """
-        action = self.encode(text)
+        action = self.encode.action(text)
         is_trained, cause = self._trains_end(row)
         if not len(action) and not is_trained:
             raise Excluded(Reason.NO_ACTION, "nothing but an end token that is not trained")
