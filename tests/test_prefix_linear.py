@@ -33,6 +33,11 @@ TEMPLATES = {
         "else message.content }}",
         "",
     ),
+    "strips line ends of the newest turn": (
+        "{{ message.content.lstrip('\n') if loop.last and message.role == 'assistant' "
+        "else message.content }}",
+        "",
+    ),
     "strips all": ("{{ message.content.strip() }}", ""),
     "opens with more": ("{{ message.content }}", "<answer>"),
     "counts down": ("{{ message.content }}{{ ' (%d left)' % loop.revindex if loop.first }}", ""),
@@ -42,6 +47,7 @@ APPENDS = {
     "keeps reasoning": {"plain", "reasoning", "edges"},
     "drops past reasoning": {"plain", "edges"},
     "strips the newest turn": {"plain"},
+    "strips line ends of the newest turn": {"plain"},
     "strips all": {"plain", "edges"},
     "opens with more": set(),
     "counts down": set(),
@@ -74,7 +80,9 @@ def attempts(seed, *, kind="plain", count=6):
     def add(parent, prefix, observation, **extra):
         text = ["yes", "No, sir.", "It is 5", "a b  c"][random.integers(4)]
         if kind == "edges" and random.integers(2):
-            text = f"\n {text}\n\n"
+            edges = [("\n", ""), (" ", "\n"), ("\n ", "\n\n"), ("", " ")]
+            before, after = edges[random.integers(4)]
+            text = before + text + after
         own = {
             "step_uid": f"{len(steps) * 2_654_435_761 % 2**32:08x}{seed:024x}",
             "parent_step_uid": parent and parent["step_uid"],

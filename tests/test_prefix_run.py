@@ -378,3 +378,52 @@ def test_merge_model_of_no_size_is_refused(data, tmp_path):
     small = merge(data, tmp_path / "small", model_size="0.6b", dry_run=True)
     large = merge(data, tmp_path / "large", model_size="70b", dry_run=True)
     assert small.predicted_speedup != large.predicted_speedup > 1
+
+
+@pytest.mark.slow
+def test_merge_step_of_a_million_tokens_is_a_row_like_any_other(tmp_path):
+    # each character is a token of its own
+    long = "\u4e2d\u6587" * 170_000
+    (tmp_path / "t.json").write_text(tau([(1, 0, 1.0, [user(long), assistant("A")])]))
+    ingest(IngestConfig(inputs=(str(tmp_path / "t.json"),), output=str(tmp_path / "data")))
+    report = merge(tmp_path / "data", tmp_path / "tree")
+    assert report.steps == 1
+    assert report.logical_tokens == report.unique_tokens > 1_000_000
+    assert report.steps_over_frac_by_tokens["131072"] == 1.0
+
+
+@pytest.mark.slow
+def test_merge_identical_attempts_cost_their_paths_alone(tmp_path):
+    attempts = [(1, trial, 1.0, attempt("A")) for trial in range(2_000)]
+    (tmp_path / "t.json").write_text(tau(attempts))
+    ingest(IngestConfig(inputs=(str(tmp_path / "t.json"),), output=str(tmp_path / "data")))
+    report = merge(tmp_path / "data", tmp_path / "tree")
+    assert report.steps == report.steps_in == 2_000
+    assert (report.roots, report.leaves) == (1, 1)
+    assert report.logical_tokens == 2_000 * report.unique_tokens
+
+
+def test_merge_attempt_with_an_empty_answer_loses_that_step_alone(tmp_path):
+    talk = [user("a"), assistant("A"), user("b"), assistant(""), user("c"), assistant("C")]
+    (tmp_path / "t.json").write_text(tau([(1, 0, 1.0, talk)]))
+    ingest(IngestConfig(inputs=(str(tmp_path / "t.json"),), output=str(tmp_path / "data")))
+    report = merge(tmp_path / "data", tmp_path / "tree")
+    assert report.steps_excluded_by_reason == {"no_action": 1}
+    assert (report.steps, report.links) == (2, 2)
+    assert report.prefix_breaks_by_cause == {"not_rendered": 2}
+
+
+@pytest.mark.parametrize(
+    ("template", "error", "said"),
+    [
+        ("{{ raise_exception('only on Sundays') }}", DataError, "only on Sundays"),
+        ("{{ messages[0].nothing.at.all }}", DataError, "cannot render one question"),
+        ("{% for m in messages %}", DataError, "cannot render one question"),
+        ("", UsageError, "no chat template"),
+    ],
+)
+def test_merge_template_that_renders_nothing_is_refused(data, tmp_path, template, error, said):
+    (tmp_path / "chat.jinja").write_text(template)
+    with pytest.raises(error, match=said):
+        merge(data, tmp_path / "tree", chat_template=str(tmp_path / "chat.jinja"))
+    assert not (tmp_path / "tree").exists()

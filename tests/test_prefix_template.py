@@ -164,3 +164,13 @@ def test_template_variables_reach_the_template(tiny, tmp_path):
         tiny, file=str(tmp_path / "t.jinja"), kwargs=json.loads('{"mood": "m!"}')
     )
     assert loaded.render([{"role": "user", "content": "x"}]).startswith("m!")
+
+
+@pytest.mark.parametrize("text", ["Hi", "a <|im_end|> b", " \n", "\u00e9\u4e2d\U0001f917"])
+def test_ids_are_those_that_apply_chat_template_gives(tiny, text):
+    loaded = template.load(tiny)
+    talk = [{"role": "system", "content": text}, {"role": "user", "content": text}]
+    theirs = loaded.engine.apply_chat_template(
+        talk, add_generation_prompt=True, tokenize=True, return_dict=False
+    )
+    assert loaded.ids(loaded.render(talk, generation_prompt=True)) == theirs

@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
@@ -24,33 +23,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clawcli.prefix import traits
 from clawcli.prefix.exclude import Excluded
 from clawcli.prefix.probe import TurnEnd
 from clawcli.prefix.render import Conversation, Renderer
 from clawcli.prefix.rows import Row, RowMaker
-
-_ROLES = {"user", "assistant", "tool"}
-_THOUGHT = re.compile(r"</?think")
-"""Templates find reasoning in a text by these, and treat it as what it says."""
-
-
-class Trait(StrEnum):
-    """What a template may treat otherwise in the newest turn than in history."""
-
-    CALLS = "calls"
-    """Messages call tools, or are their results."""
-    REASONING = "reasoning"
-    """Messages of the assistant have reasoning."""
-    EDGES = "edges"
-    """Texts of the assistant begin or end with white space."""
-    OTHER_EDGES = "other_edges"
-    """Texts of others begin or end with white space."""
-    NO_TEXT = "no_text"
-    """Messages have no text."""
-    SYSTEM = "system"
-    """There is a system text."""
-    TOOLS = "tools"
-    """There are tool schemas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +52,7 @@ class Cutter:
         """
         self._renderer = renderer
         self._ends = {end.token: end for end in renderer.habits.turn_ends}
-        self._tried: dict[frozenset[Trait], bool] = {}
+        self._tried: dict[frozenset[traits.Trait], bool] = {}
         self._opening = self._find_opening()
         # only a border that no text can spell is found without doubt
         self.works = any(token in self._opening for token in special) and all(
@@ -112,12 +89,12 @@ class Cutter:
 
     def appends(self, state: Conversation) -> bool:
         """Tell whether the template only appends in conversations with the traits of this one."""
-        if not self.works or not _is_plain(state.messages):
+        if not self.works or not traits.is_plain(state.messages):
             return False
-        traits = _traits(state)
-        if traits not in self._tried:
-            self._tried[traits] = all(map(self._agrees, _made_up(traits)))
-        return self._tried[traits]
+        found = traits.of(state)
+        if found not in self._tried:
+            self._tried[found] = all(map(self._agrees, traits.made_up(found)))
+        return self._tried[found]
 
     def _find_opening(self) -> str:
         ask = self._message({"role": "user", "content": "claw-question"})
@@ -131,7 +108,7 @@ class Cutter:
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         return self._renderer.state("", None, [message]).messages[0]
 
-    def _agrees(self, made_up: _MadeUp) -> bool:
+    def _agrees(self, made_up: traits.MadeUp) -> bool:
         """Compare, for one conversation, what is cut with what each step renders to."""
         system, tools, messages = made_up
         places = [k for k, message in enumerate(messages) if message["role"] == "assistant"]
@@ -244,117 +221,14 @@ class Linear:
             except Excluded:
                 continue
             if maker.proves(row):
-                maker.prove(row, own, made.tokens[: made.response_start])
+                alone = prompt if row == leaf else maker.renderer.prompt(own)
+                maker.prove(alone, made.tokens[: made.response_start])
                 if row != leaf:
-                    self._prove_action(row, own, made)
+                    self._prove_action(row, own, alone, made)
             yield row, made
 
-    def _prove_action(self, row: int, state: Conversation, made: Row) -> None:
+    def _prove_action(self, row: int, state: Conversation, prompt: str, made: Row) -> None:
         maker = self._maker
-        alone = maker.renderer.step(state, maker.renderer.prompt(state), maker.states.action(row))
+        alone = maker.renderer.step(state, prompt, maker.states.action(row))
         action = np.append(maker.encode.action(alone.action), np.int32(alone.end.token_id))
         maker.same(made.tokens[made.response_start :], action)
-
-
-_MadeUp = tuple[str, list[dict[str, Any]] | None, list[dict[str, Any]]]
-"""System text, tools and messages of a conversation."""
-
-
-def _is_plain(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether the traits say all about a conversation that may matter."""
-    lead = messages[:1] if messages and messages[0]["role"] == "system" else []
-    rest = messages[len(lead) :]
-    roles = [message["role"] for message in rest]
-    return (
-        set(roles) <= _ROLES
-        and all("assistant" not in pair or pair[0] != pair[1] for pair in pairwise(roles))
-        and bool(roles)
-        and roles[0] != "assistant"
-        and not any(_THOUGHT.search(_text(message)) for message in messages)
-    )
-
-
-def _traits(state: Conversation) -> frozenset[Trait]:
-    traits = {Trait.TOOLS} if state.tools else set()
-    for message in state.messages:
-        role, text = message["role"], _text(message)
-        if role == "system":
-            traits.add(Trait.SYSTEM)
-        if role == "tool" or message.get("tool_calls"):
-            traits.add(Trait.CALLS)
-        if message.get("reasoning_content"):
-            traits.add(Trait.REASONING)
-        if not text:
-            traits.add(Trait.NO_TEXT)
-        elif text != text.strip():
-            traits.add(Trait.EDGES if role == "assistant" else Trait.OTHER_EDGES)
-    return frozenset(traits)
-
-
-def _made_up(traits: frozenset[Trait]) -> Iterator[_MadeUp]:
-    """Make conversations of four turns and more that have all these traits."""
-    system = "claw-system" if Trait.SYSTEM in traits else ""
-    schema = {"type": "object", "properties": {"key": {"type": "string", "description": "k"}}}
-    function = {"name": "claw_tool", "description": "d", "parameters": schema}
-    tools = [{"type": "function", "function": function}] if Trait.TOOLS in traits else None
-    edge = " \n claw-{} \n\n" if Trait.EDGES in traits else "claw-{}"
-    other = "\n\n claw-{} \n" if Trait.OTHER_EDGES in traits else "claw-{}"
-
-    def ask(number: int, role: str = "user", **extra: Any) -> dict[str, Any]:
-        return {"role": role, "content": other.format(f"{role}-{number}"), **extra}
-
-    def say(number: int, *, calls: int = 0, thinks: bool = True) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": edge.format(f"say-{number}")}
-        if calls:
-            message["tool_calls"] = [
-                {"id": f"call{number:04}{k}", "name": "claw_tool", "arguments": f'{{"key": "{k}"}}'}
-                for k in range(calls)
-            ]
-            if Trait.NO_TEXT in traits and number % 2:
-                message["content"] = ""
-        if thinks and Trait.REASONING in traits:
-            message["reasoning"] = f"claw-thought-{number}"
-        return message
-
-    def answers(number: int, calls: int) -> list[dict[str, Any]]:
-        return [
-            ask(10 * number + k, "tool", tool_call_id=f"call{number:04}{k}") for k in range(calls)
-        ]
-
-    for thinks in (True, False):
-        talk = []
-        for number in range(5):
-            talk += [ask(number), say(number, thinks=thinks or number % 2 == 0)]
-        # a call without text, and a question without one, are both of what NO_TEXT stands for
-        if Trait.NO_TEXT in traits:
-            talk[4]["content"] = ""
-        yield system, tools, talk
-        if Trait.CALLS not in traits:
-            continue
-        for calls in (1, 2):
-            talk = [ask(0)]
-            for number in range(1, 5):
-                talk += [say(number, calls=calls, thinks=thinks or number % 2 == 0)]
-                talk += answers(number, calls)
-            yield system, tools, [*talk, say(6)]
-            turn = [say(7), ask(7), say(8, calls=calls), *answers(8, calls), say(9)]
-            yield system, tools, [*talk, *turn]
-            yield (
-                system,
-                tools,
-                [
-                    *talk,
-                    ask(5),
-                    say(6),
-                    ask(7),
-                    say(7, calls=calls),
-                    *answers(7, calls),
-                    ask(8),
-                    say(8),
-                ],
-            )
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    content = message["content"]
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)

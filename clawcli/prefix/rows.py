@@ -147,11 +147,11 @@ class RowMaker:
             self._count_logged(row, logged.prompt_ids)
             return self._from_engine(row, logged, logged.prompt_ids, mixed=False)
         if logged is not None:
-            state, prompt = self._prompt(row, self.renderer)
-            ids, _ = self._prompt_ids(row, state, prompt, parent)
+            _, prompt = self._prompt(row, self.renderer)
+            ids, _ = self._prompt_ids(row, prompt, parent)
             return self._from_engine(row, logged, ids, mixed=True)
         rendered = self.text(row)
-        ids, continued = self._prompt_ids(row, rendered.state, rendered.prompt, parent)
+        ids, continued = self._prompt_ids(row, rendered.prompt, parent)
         return self.from_text(row, ids, rendered.action, rendered.end, continues=continued)
 
     def logged_ids(self, row: int) -> Logged | None:
@@ -191,17 +191,24 @@ class RowMaker:
         )
 
     def proves(self, row: int) -> bool:
-        """Tell whether the ids of a step's prompt are compared with apply_chat_template's."""
-        return self._proves is None or bool(self._proves[row])
+        """Tell whether the ids of a step's prompt are compared with apply_chat_template's.
 
-    def prove(self, row: int, state: Conversation, ids: np.ndarray) -> None:
+        All are where texts are tokenised whole: then no step stands for another.
+        """
+        return self._proves is None or bool(self._proves[row]) or not self.encode.splits
+
+    def prove(self, prompt: str, ids: np.ndarray) -> None:
         """Compare the ids of a step's prompt with those of apply_chat_template.
+
+        Args:
+            prompt: what apply_chat_template prints for the step's state.
+            ids: int32.
 
         Raises:
             Disproved: they differ, and this step stands for others.
             Excluded: they differ, and all steps are compared.
         """
-        self.same(ids, self.renderer.template.prompt_ids(state.messages, state.tools))
+        self.same(ids, self.renderer.template.ids(prompt))
         self.proof.prompts_proved += 1
 
     def same(self, found: np.ndarray, proved: ArrayLike) -> None:
@@ -221,9 +228,7 @@ class RowMaker:
         state = renderer.state(prompt.system, prompt.tools, prompt.messages)
         return state, renderer.prompt(state)
 
-    def _prompt_ids(
-        self, row: int, state: Conversation, prompt: str, parent: Row | None
-    ) -> tuple[np.ndarray, bool]:
+    def _prompt_ids(self, row: int, prompt: str, parent: Row | None) -> tuple[np.ndarray, bool]:
         """Tokenise a prompt and prove it, or continue the ids that the parent's engine logged."""
         continued = self._continue(row, prompt, parent)
         if continued is not None:
@@ -231,7 +236,7 @@ class RowMaker:
             return continued, True
         ids = self.encode(prompt)
         if self.proves(row):
-            self.prove(row, state, ids)
+            self.prove(prompt, ids)
         return ids, False
 
     def _continue(self, row: int, prompt: str, parent: Row | None) -> np.ndarray | None:
@@ -277,11 +282,10 @@ class RowMaker:
     def _count_logged(self, row: int, ids: np.ndarray) -> None:
         self.proof.prompts_logged += 1
         try:
-            state, _ = self._prompt(row, self.renderer)
+            _, prompt = self._prompt(row, self.renderer)
         except Excluded:
             return
-        rendered = self.renderer.template.prompt_ids(state.messages, state.tools)
-        self.proof.prompts_logged_equal += rendered == ids.tolist()
+        self.proof.prompts_logged_equal += self.renderer.template.ids(prompt) == ids.tolist()
 
     def _trains_end(self, row: int) -> tuple[bool, str]:
         return trains_end(

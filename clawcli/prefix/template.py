@@ -49,38 +49,25 @@ class Template:
         Raises:
             Excluded: the template raises.
         """
-        return self._apply(messages, tools, generation_prompt=generation_prompt, tokenize=False)
-
-    def prompt_ids(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-    ) -> list[int]:
-        """Tokenise a prompt as transformers does: what the proof compares ids with.
-
-        Raises:
-            Excluded: the template raises.
-        """
-        return self._apply(messages, tools, generation_prompt=True, tokenize=True)
-
-    def _apply(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        *,
-        generation_prompt: bool,
-        tokenize: bool,
-    ) -> Any:
         try:
             return self.engine.apply_chat_template(
                 list(messages),
                 tools=list(tools) if tools else None,
                 chat_template=self.text if isinstance(self.text, str) else None,
                 add_generation_prompt=generation_prompt,
-                tokenize=tokenize,
-                return_dict=False,
+                tokenize=False,
                 **self.kwargs,
             )
         except Exception as error:  # a template is a program: it may raise anything
             raise Excluded(Reason.TEMPLATE_RAISES, f"{type(error).__name__}: {error}") from error
+
+    def ids(self, text: str) -> list[int]:
+        """Tokenise a rendering as apply_chat_template does where it is asked for ids.
+
+        It renders the text first, as render() does, and then makes this very call; so the proof
+        need not render a prompt a second time.
+        """
+        return self.engine(text, add_special_tokens=False)["input_ids"]
 
 
 def load(
