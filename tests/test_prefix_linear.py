@@ -173,9 +173,34 @@ def test_most_steps_of_a_plain_log_are_cut(tiny, renderer):
 
 def test_texts_that_templates_take_for_reasoning_are_not_cut(tiny, renderer):
     cutter = linear.Cutter(renderer("shipped"), ["<|im_start|>", "<|im_end|>"])
-    for text, appends in (("a", True), ("a</think>b", False), ("<think>", False)):
+    for text, appends in (
+        ("a", True),
+        ("a</think>b", False),
+        ("<think>", False),
+        ("/no_think", False),
+    ):
         state = renderer("shipped").state("", None, [{"role": "user", "content": text}])
         assert cutter.appends(state) == appends
+
+
+def test_a_state_that_ends_with_an_answer_is_not_cut(tiny, renderer):
+    cutter = linear.Cutter(renderer("shipped"), ["<|im_start|>", "<|im_end|>"])
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert not cutter.appends(renderer("shipped").state("", None, talk))
+    assert cutter.appends(renderer("shipped").state("", None, [*talk, talk[0]]))
+
+
+def test_users_who_speak_twice_are_tried_apart(tiny, renderer, tmp_path):
+    once = (
+        "{{ raise_exception('twice') if not loop.first and message.role == 'user' "
+        "and messages[loop.index0 - 1].role == 'user' }}{{ message.content }}"
+    )
+    (tmp_path / "chat.jinja").write_text(BODY.format(turn=once, opening=""))
+    chat = Renderer(template.load(tiny, file=str(tmp_path / "chat.jinja")), tiny)
+    cutter = linear.Cutter(chat, ["<|im_start|>", "<|im_end|>"])
+    ask = {"role": "user", "content": "a"}
+    assert cutter.appends(chat.state("", None, [ask]))
+    assert not cutter.appends(chat.state("", None, [ask, ask]))
 
 
 def test_a_cut_that_is_wrong_makes_all_rows_step_by_step(tiny, renderer, monkeypatch, caplog):

@@ -15,8 +15,8 @@ from typing import Any
 from clawcli.prefix.render import Conversation
 
 _ROLES = {"user", "assistant", "tool"}
-_THOUGHT = re.compile(r"</?think")
-"""Templates find reasoning in a text by these, and treat it as what it says."""
+_THOUGHT = re.compile(r"</?think|/(no_?)?think")
+"""Templates find reasoning, or whether to reason, in a text by these."""
 
 
 class Trait(StrEnum):
@@ -32,6 +32,8 @@ class Trait(StrEnum):
     """Texts of the assistant end with white space."""
     OTHER_EDGES = "other_edges"
     """Texts of others begin or end with white space."""
+    AGAIN = "again"
+    """The user speaks twice in a row."""
     NO_TEXT = "no_text"
     """Messages have no text, or white space alone."""
     SYSTEM = "system"
@@ -57,6 +59,8 @@ def is_plain(messages: Sequence[Mapping[str, Any]]) -> bool:
         and all("assistant" not in pair or pair[0] != pair[1] for pair in pairwise(roles))
         and bool(roles)
         and roles[0] != "assistant"
+        # a state that ends with an answer has it as its newest turn
+        and roles[-1] != "assistant"
         and not any(_THOUGHT.search(_text(message)) for message in messages)
         and not any(_says_nothing(message) for message in rest)
     )
@@ -79,6 +83,9 @@ def of(state: Conversation) -> frozenset[Trait]:
             traits.add(Trait.LEADS if role == "assistant" else Trait.OTHER_EDGES)
         if text != text.rstrip():
             traits.add(Trait.TRAILS if role == "assistant" else Trait.OTHER_EDGES)
+    roles = [message["role"] for message in state.messages]
+    if ("user", "user") in pairwise(roles):
+        traits.add(Trait.AGAIN)
     return frozenset(traits)
 
 
@@ -130,10 +137,12 @@ def _with_edges(
         talk = []
         for number in range(5):
             talk += [ask(number), say(number, thinks=thinks or number % 2 == 0)]
+            if Trait.AGAIN in traits:
+                talk.append(ask(number))
         # a call without text, and a question without one, are both of what NO_TEXT stands for
         if Trait.NO_TEXT in traits:
             talk[4]["content"] = _between("", others)
-        yield system, tools, talk
+        yield system, tools, [*talk, ask(6), say(6)]
         if Trait.CALLS not in traits:
             continue
         for calls in (1, 2):
