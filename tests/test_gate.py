@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_data import make_step
 
-from clawcli import gate
+from clawcli import gate, tally
 from clawcli.errors import GateError
 from clawcli.gate import Objective, Reason
 from clawcli.objectives import RULES
@@ -168,12 +168,12 @@ GOOD = gate.step_facts(make_step(0, 3, 5), own=True)
 
 
 def said(*facts: tuple[gate.Facts, int]) -> str:
-    return gate.headline(gate.tally(facts))
+    return tally.headline(tally.tally(facts))
 
 
 def test_tally_counts_steps_by_objective_and_reason():
     flat, empty = replace(GOOD, has_spread=False), replace(GOOD, has_action=False, own=False)
-    counted = gate.tally([(GOOD, 5), (flat, 3), (empty, 2)])
+    counted = tally.tally([(GOOD, 5), (flat, 3), (empty, 2)])
     assert counted.steps == 10
     assert counted.reasons == {Reason.NO_ACTION_TOKENS: 2, Reason.NO_SPREAD: 3}
     assert counted.valid == {"sft": 8, "kto": 8, "dpo": 5, "awr": 8, "reinforce": 8, "ppo": 8}

@@ -35,6 +35,7 @@ def originals(frame: Frame, left: np.ndarray, kind: Kind) -> np.ndarray:
     Returns:
         bool [N]; true for steps that are not left.
     """
+    age = _age(frame)
     if kind == "trajectory":
         order = frame.order
         last = order.places[order.left == 0]
@@ -45,7 +46,7 @@ def originals(frame: Frame, left: np.ndarray, kind: Kind) -> np.ndarray:
         first = _first(
             ends.astype(np.int64) * (groups.max(initial=0) + 1) + groups,
             has_left,
-            _age(frame)[last],
+            age[last],
         )
         return first[order.trajectory]
     if kind == "state":
@@ -54,8 +55,8 @@ def originals(frame: Frame, left: np.ndarray, kind: Kind) -> np.ndarray:
     elif kind == "response":
         keys = frame.actions
     else:
-        keys = _near(frame, left)
-    return _first(keys, left, _age(frame))
+        keys = _near(frame, left, age)
+    return _first(keys, left, age)
 
 
 def _age(frame: Frame) -> np.ndarray:
@@ -78,7 +79,7 @@ def _first(keys: np.ndarray, left: np.ndarray, age: np.ndarray) -> np.ndarray:
     return found
 
 
-def _near(frame: Frame, left: np.ndarray) -> np.ndarray:
+def _near(frame: Frame, left: np.ndarray, age: np.ndarray) -> np.ndarray:
     """Give steps whose response is nearly an earlier one's the number of that one."""
     try:
         from datasketch import MinHash, MinHashLSH
@@ -87,7 +88,6 @@ def _near(frame: Frame, left: np.ndarray) -> np.ndarray:
             "--dedupe near needs datasketch, which is not installed.",
             "Run pip install 'clawcli[dedupe]'.",
         ) from error
-    age = _age(frame)
     keys = -np.arange(frame.num_rows, dtype=np.int64) - 1
     texts = frame.column("response")
     found = MinHashLSH(threshold=_NEAR, num_perm=_PERMUTATIONS)

@@ -28,7 +28,7 @@ NAME = "links"
 _HIDDEN = ("hidden_system", "hidden_tools", "hidden_observation", "hidden_action")
 _KEYS = ("waits_for", "known_as")
 _ACTION = ("response", "reasoning", "response_parts", "tool_calls")
-_COLUMNS = [column for column in schema.SIDECARS[NAME] if column.name != "sidecar_version"]
+_COLUMNS = [column for column in schema.SIDECARS[NAME] if column.name != schema.SIDECAR_VERSION]
 
 
 class Links:

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clawcli import gate
-from clawcli.gate import Effect, Objective, Reason, Tally
+from clawcli import gate, tally
+from clawcli.gate import Effect, Objective, Reason
 from clawcli.inspect import model as models
 from clawcli.objectives import RULES
 from clawcli.store import facts as of_steps
 from clawcli.store import location, table
 from clawcli.store.facts import FactsCount, GroupsCount
+from clawcli.tally import Tally
 
 _RETURNS_NAMED = 20
 
@@ -104,9 +105,9 @@ def readiness(config: ReadinessConfig) -> ReadinessReport:
     steps = of_steps.load(source)
     counts = judged(of_steps.count_facts(steps), model, source)
     groups = of_steps.count_groups(steps)
-    total = gate.tally((each.facts, each.steps) for each in counts)
+    total = tally.tally((each.facts, each.steps) for each in counts)
     return ReadinessReport(
-        headline=gate.headline(total),
+        headline=tally.headline(total),
         **_counted(total),
         column_by_reason={reason.value: RULES[reason].column for reason in total.reasons},
         fix_by_reason={reason.value: RULES[reason].fix for reason in total.reasons},
@@ -178,7 +179,7 @@ def _slices(counts: Iterable[FactsCount]) -> tuple[Slice, ...]:
             log_format=log_format,
             model=model,
             policy=policy,
-            **_counted(gate.tally((each.facts, each.steps) for each in alike)),
+            **_counted(tally.tally((each.facts, each.steps) for each in alike)),
         )
         for (log_format, model, policy), alike in members.items()
     ]

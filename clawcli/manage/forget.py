@@ -101,7 +101,7 @@ def forget(config: ForgetConfig) -> ForgetReport:
         )
     root = location.here(place)
     location.existing(config.input)
-    if log.history(place.steps)[0].get("command") == "curate":
+    if log.first_info(place.steps).get("command") == "curate":
         raise DataError(
             f"{config.input} was curated, so its steps stand elsewhere too.",
             "Forget in the directory that it was curated from (claw lineage names it), and curate "

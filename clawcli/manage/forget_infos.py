@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from clawcli import schema
 from clawcli.manage.forget_plan import Plan
 from clawcli.store import log, scan, sidecars, table, tags, tombstones
 from clawcli.store.erase import Hits
@@ -24,7 +25,7 @@ from clawcli.store.remote import Place
 RUNS = "runs"
 """Key of the info of a claw forget: what the commits before it said, without their sources."""
 _OF_ONE_COMMIT = ("sources", "steps_added", "steps_changed", "sidecars")
-_VERSION = "sidecar_version"
+_VERSION = schema.SIDECAR_VERSION
 
 
 class Masks:

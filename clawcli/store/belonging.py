@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from clawcli.store import log, table
+from clawcli.store import log, sidecars, table
 from clawcli.store.location import SIDECARS, Location
 
 NAMES = ("links", "seen_in")
@@ -63,7 +63,7 @@ def _cut(location: Location, name: str, wanted: int, info: Mapping[str, Any]) ->
     """Leave out the rows that came later: each says with which version it came."""
     root, part = location.sidecar(name), f"{SIDECARS}/{name}"
     actives = log.active(table.open_table(root))
-    rows = table.read(location, part, where=pc.field("sidecar_version") <= wanted)
+    rows = table.read(location, part, where=pc.field(sidecars.VERSION) <= wanted)
     added = table.write_files(root, rows)
     try:
         table.commit(root, added, rows.schema, info=info, removed=actives)

@@ -113,6 +113,7 @@ def each(rows: Rows, expression: Expression, *, boolean: bool = True) -> pa.Chun
         table.filter(expression.text if boolean else value.isnull())
         return table.select(value)
 
+    asked = names_in(expression)
     _check_kind(_bound(rows, expression, select), expression, boolean=boolean)
 
     def run(connection: duckdb.DuckDBPyConnection) -> pa.Table:
@@ -123,7 +124,7 @@ def each(rows: Rows, expression: Expression, *, boolean: bool = True) -> pa.Chun
         )
         return found.to_arrow_table()
 
-    found = _evaluate(rows, expression, run)
+    found = _evaluate(rows, expression, asked, run)
     return found.sort_by(PLACE)["value"]
 
 
@@ -149,7 +150,8 @@ def per_unit(
     Raises:
         WhereError: as each does.
     """
-    plain = [name for name in constant if name in names_in(expression).columns]
+    asked = names_in(expression)
+    plain = [name for name in constant if name in asked.columns]
     grouped = ", ".join([UNIT, *plain])
 
     def select(table: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
@@ -164,7 +166,7 @@ def per_unit(
         value = value if boolean else value.cast("DOUBLE").alias("value")
         return found.select(value, duckdb.ColumnExpression(UNIT)).to_arrow_table()
 
-    return _evaluate(rows, expression, run)
+    return _evaluate(rows, expression, asked, run)
 
 
 def names_in(expression: Expression) -> Names:
@@ -219,7 +221,6 @@ def _bound(
     select: Callable[[duckdb.DuckDBPyRelation], duckdb.DuckDBPyRelation],
 ) -> str:
     """Bind an expression to all columns, without rows; returns its type."""
-    names_in(expression)
     with _locked(expression) as connection:
         connection.register(_STEPS, rows.schema.empty_table())
         connection.execute("SET lock_configuration = true")
@@ -239,10 +240,12 @@ def _check_kind(kind: str, expression: Expression, *, boolean: bool) -> None:
 
 
 def _evaluate(
-    rows: Rows, expression: Expression, run: Callable[[duckdb.DuckDBPyConnection], pa.Table]
+    rows: Rows,
+    expression: Expression,
+    asked: Names,
+    run: Callable[[duckdb.DuckDBPyConnection], pa.Table],
 ) -> pa.Table:
     logger.info("Evaluating %s.", expression.shown)
-    asked = names_in(expression)
     every = rows.schema.names
     names = [n for n in every if asked.is_all or n.lower() in asked.columns]
     with _locked(expression) as connection:

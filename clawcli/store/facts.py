@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clawcli import gate, schema
+from clawcli import gate, schema, tally
 from clawcli.gate import Facts, covers_each
-from clawcli.store import derived, query, scan, sidecars, table
+from clawcli.store import arrow, derived, query, scan, sidecars, table
 from clawcli.store.derived import OF_STEP
 from clawcli.store.location import Location
 
@@ -193,8 +193,8 @@ def outlook(location: Location) -> str:
     """
     counts = count_facts(load(location))
     own = gate.presumed_own((each.policy, each.facts) for each in counts)
-    return gate.headline(
-        gate.tally((replace(each.facts, own=own[each.policy]), each.steps) for each in counts)
+    return tally.headline(
+        tally.tally((replace(each.facts, own=own[each.policy]), each.steps) for each in counts)
     )
 
 
@@ -265,8 +265,7 @@ def _knows_schemas(steps: pa.Table) -> np.ndarray:
         return np.ones(len(known), np.bool_)  # every walk ends at a row that has them
     above = np.arange(len(known))
     asked = steps["parent_step_uid"].filter(pa.array(walks))
-    places = pc.SetLookupOptions(value_set=steps["step_uid"].combine_chunks())
-    parents = pc.fill_null(pc.call_function("index_in", [asked], places), -1).to_numpy()
+    parents = arrow.index_in(asked, steps["step_uid"]).fill_null(-1).to_numpy()
     above[walks] = np.where(parents >= 0, parents, above[walks])
     for _ in range(len(known).bit_length()):
         above = above[above]

@@ -209,6 +209,17 @@ def history(root: Place, *, since: int = 0) -> list[dict[str, Any]]:
     return [dict(one.info) for one in made_of][::-1]
 
 
+def first_info(root: Place) -> dict[str, Any]:
+    """Return what claw wrote into the commit info of a table's oldest version; {} for others.
+
+    Raises:
+        StoreError: the log is torn.
+    """
+    check_log(root)
+    oldest = _entries(root)[:1]
+    return dict(_commit(*next(zip(oldest, remote.read_all(oldest), strict=True))).info)
+
+
 def line(root: Place, version: int | None = None) -> Iterator[Commit]:
     """List the commits that a version is made of, newest first; by default the newest version.
 
@@ -231,22 +242,26 @@ def commits(root: Place) -> Iterator[Commit]:
     check_log(root)
     entries = _entries(root)[::-1]
     for entry, raw in zip(entries, remote.read_all(entries), strict=True):
-        actions = list(_actions(entry, raw))
-        info = next((action.info for action in actions if action.info), _Info())
-        adds = [action.add for action in actions if action.add]
-        removes = [action.remove for action in actions if action.remove]
-        rows = [_rows(add) for add in adds]
-        yield Commit(
-            version=_version_of(entry),
-            at=_time(info.timestamp),
-            info=info.values,
-            operation=info.operation if isinstance(info.operation, str) else None,
-            files_added=len(adds),
-            files_removed=len(removes),
-            rows_added=None if None in rows else sum(row for row in rows if row is not None),
-            is_change=any(one.is_change for one in [*adds, *removes]),
-            restored=info.restored,
-        )
+        yield _commit(entry, raw)
+
+
+def _commit(entry: Place, raw: bytes) -> Commit:
+    actions = list(_actions(entry, raw))
+    info = next((action.info for action in actions if action.info), _Info())
+    adds = [action.add for action in actions if action.add]
+    removes = [action.remove for action in actions if action.remove]
+    rows = [_rows(add) for add in adds]
+    return Commit(
+        version=_version_of(entry),
+        at=_time(info.timestamp),
+        info=info.values,
+        operation=info.operation if isinstance(info.operation, str) else None,
+        files_added=len(adds),
+        files_removed=len(removes),
+        rows_added=None if None in rows else sum(row for row in rows if row is not None),
+        is_change=any(one.is_change for one in [*adds, *removes]),
+        restored=info.restored,
+    )
 
 
 def count(root: Place) -> int:

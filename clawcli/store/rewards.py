@@ -154,7 +154,7 @@ def first_input(frame: Frame) -> Frame | None:
     if not frame.is_frozen:
         return None
     while True:
-        info = table.history(place.steps)[0]
+        info = table.first_info(place.steps)
         if info.get("command") != "curate":
             return Frame(place)
         (origin,) = (i for i in info["inputs"] if i.get("kind") == "data")

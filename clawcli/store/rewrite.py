@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clawcli.errors import DataError, NotFoundError, StoreError
-from clawcli.store import commits, files, log, scan
+from clawcli.store import arrow, commits, files, log, scan
 from clawcli.store.files import AddedFile
 from clawcli.store.log import ActiveFile
 from clawcli.store.remote import Place
@@ -164,10 +164,9 @@ def _exchanged(pieces: Iterable[pa.Table], hits: pa.Array, mine: pa.Table) -> It
     """Put rows in the place of those with their step_uid; other hits have left the file."""
     keys = mine[_KEY].combine_chunks()
     left = pc.field(_KEY).isin(hits) & ~pc.field(_KEY).isin(keys)
-    options = pc.SetLookupOptions(keys)
     for piece in pieces:
         kept = piece.filter(~left)
-        found = pc.call_function("index_in", [kept[_KEY].combine_chunks()], options)
+        found = arrow.index_in(kept[_KEY], keys)
         coming = mine.take(found.drop_null())
         places = np.arange(len(found))
         places[found.is_valid().to_numpy(zero_copy_only=False)] = len(found) + np.arange(

@@ -15,11 +15,10 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from clawcli import schema
 from clawcli.errors import ConflictError, DataError, SchemaError, UsageError
-from clawcli.store import files, table
+from clawcli.store import arrow, files, table
 from clawcli.store.location import SIDECARS, Location
 from clawcli.store.remote import Place
 
@@ -27,7 +26,7 @@ KEYS = ("step_uid", "trajectory_uid")
 """Columns that say what a row is about."""
 VERSION = schema.SIDECAR_VERSION
 """Column with the version of the sidecar that wrote a row."""
-INTERNAL = frozenset({"links", "seen_in", "forgotten"})
+INTERNAL = frozenset(schema.SIDECARS) - {"rewards"}
 """Sidecars that claw itself writes, which say nothing about what a step is worth."""
 # a call can have been logged in many places, and each row is one of them
 _ALL_COUNT = frozenset({"seen_in"})
@@ -124,9 +123,7 @@ def new_in(before: pa.Table, rows: pa.Table, said: Sequence[str]) -> pa.Table:
     place = np.full(rows.num_rows, -1, np.int64)
     for key in KEYS:
         if key in rows.column_names and key in before.column_names:
-            options = pc.SetLookupOptions(before[key].combine_chunks(), skip_nulls=True)
-            known = pc.call_function("index_in", [rows[key]], options)
-            found = known.fill_null(-1).to_numpy()
+            found = arrow.index_in(rows[key], before[key]).fill_null(-1).to_numpy()
             place = np.where(found >= 0, found, place)
     there = np.flatnonzero(place >= 0)
     is_new = place < 0

@@ -31,7 +31,7 @@ from clawcli.store import scan as scan_files
 from clawcli.store.commits import add_columns, commit, last_transaction, restore
 from clawcli.store.files import AddedFile, write_files
 from clawcli.store.location import LOCK, RUNS, Location
-from clawcli.store.log import check_log, exists, history, open_table
+from clawcli.store.log import check_log, exists, first_info, history, open_table
 from clawcli.store.remote import Place
 from clawcli.store.rewrite import compact, discard, replace
 
@@ -47,6 +47,7 @@ __all__ = [
     "describe",
     "discard",
     "exists",
+    "first_info",
     "history",
     "last_transaction",
     "lock",

@@ -169,7 +169,7 @@ def number(value: Any) -> tuple[float | None, str]:
 
 
 def _refuse_curated(location: Location) -> None:
-    if table.exists(location.steps) and table.history(location.steps)[0].get("command") == "curate":
+    if table.exists(location.steps) and table.first_info(location.steps).get("command") == "curate":
         raise DataError(
             f"{location.path} was curated, so its returns are frozen.",
             "Attach rewards to the directory that it was curated from, and curate again.",
