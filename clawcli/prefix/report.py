@@ -15,7 +15,7 @@ from clawcli.tree import Forest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MergeReport:
+class MergeReport(Savings):
     """What `claw merge-prefixes` did. steps_in = steps + excluded + steps_context_without_path."""
 
     steps_in: int
@@ -28,28 +28,8 @@ class MergeReport:
     """Steps of weight 0 whose tokens no trained row holds."""
     steps_excluded_by_reason: dict[str, int]
     """Steps without a true row, by reason."""
-    logical_tokens: int
-    """Tokens of all trained rows."""
-    chain_tokens: int
-    """Tokens of the rows that no other row continues."""
-    unique_tokens: int
-    """Tokens of the tree."""
-    predicted_speedup: float
-    """Multiply-adds of one causal row per trained step, over those of the tree."""
-    predicted_speedup_chain: float
-    """The same over those of the rows that no other row continues."""
     model_size: str
-    """Model for which these are predicted."""
-    tokens_by_row_budget: dict[str, int]
-    """Tokens left to compute when trained rows are packed at a target."""
-    merge_factor_by_row_budget: dict[str, float]
-    """Logical tokens over those."""
-    steps_over_frac_by_tokens: dict[str, float]
-    """Share of trained steps whose row is longer."""
-    action_tokens: int
-    """Tokens with loss, each counted for every step that owns it."""
-    action_tokens_shared: int
-    """Of these, those that an earlier step owns too."""
+    """Model for which the speed-up is predicted."""
     roots: int
     """Nodes without a parent."""
     leaves: int

@@ -10,23 +10,19 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, overload
+from typing import IO, Any, Self, overload
 
 import numpy as np
 
 _BUFFER_BYTES = 1 << 20
 
 
-class Writer:
-    """Write rows into a new file, which is left to whoever owns its directory."""
+class _Open:
+    """A file that is closed at the end of a with statement."""
 
-    def __init__(self, path: Path) -> None:
-        """Begin an empty file."""
-        self._path = path
-        self._file = path.open("wb", buffering=_BUFFER_BYTES)
-        self._lengths: list[int] = []
+    _file: IO[bytes]
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -41,6 +37,16 @@ class Writer:
         """Close the file."""
         self._file.close()
 
+
+class Writer(_Open):
+    """Write rows into a new file, which is left to whoever owns its directory."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin an empty file."""
+        self._path = path
+        self._file = path.open("wb", buffering=_BUFFER_BYTES)
+        self._lengths: list[int] = []
+
     def append(self, row: np.ndarray) -> None:
         """Add a row: int32 tokens."""
         self._file.write(row.astype("<i4", copy=False).tobytes())
@@ -52,7 +58,7 @@ class Writer:
         return Spool(self._path, np.array(self._lengths, np.int64))
 
 
-class Spool(Sequence[np.ndarray]):
+class Spool(_Open, Sequence[np.ndarray]):
     """Rows in a file; a row is read when it is asked for. Survives pickling."""
 
     def __init__(self, path: Path, lengths: np.ndarray) -> None:
@@ -70,17 +76,6 @@ class Spool(Sequence[np.ndarray]):
     def __reduce__(self) -> tuple[Any, ...]:
         return Spool, (self._path, self.lengths)
 
-    def __enter__(self) -> Spool:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -95,7 +90,3 @@ class Spool(Sequence[np.ndarray]):
         # a mapped file would count as memory for as long as its pages stay
         data = os.pread(self._file.fileno(), 4 * int(self.lengths[row]), 4 * int(self._starts[row]))
         return np.frombuffer(data, "<i4")
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
