@@ -81,8 +81,8 @@ bench: $(READY)  ## measure, and print one table of what was asked and what was 
 tokenizers: $(READY)  ## fetch real tokenizers and templates into .tokenizers/ (300 MB)
 	$(BIN)/python tests/real_tokenizers.py
 
-faults: $(READY)  ## kill and disturb ingest again and again (minutes)
-	$(BIN)/python -m pytest -q -x tests/faults/kill_many.py
+faults: $(READY)  ## kill and disturb ingest and forget again and again (minutes)
+	$(BIN)/python -m pytest -q -x tests/faults/*_many.py
 
 fuzz: $(READY)  ## feed ingest damaged logs of every format for FUZZ_SECONDS (480)
 	$(BIN)/python -m pytest -q tests/fuzz/fuzz_ingest.py

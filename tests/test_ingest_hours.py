@@ -10,7 +10,8 @@ from same_tables import EDITED, by_uid, differences, run, states
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+# make faults runs more seeds
+@pytest.mark.parametrize("seed", [0])
 def test_hourly_runs_in_any_order_give_the_table_of_the_whole(tmp_path, seed):
     log = make(seed)
     run(tmp_path / "whole", write_lines(tmp_path / "all.jsonl", log.records))
