@@ -144,7 +144,8 @@ def _tree(view: TreeView, width: int) -> Iterator[Text]:
     for branch in view.branches:
         closed = [*closed[: branch.level], branch.is_last]
         lead = "".join("  " if is_last else "| " for is_last in closed[:-1])
-        line = Text(lead + ("`-" if branch.is_last else "|-"), "dim")
+        line = Text()  # a style of the whole would dim what is appended
+        line.append(lead + ("`-" if branch.is_last else "|-"), "dim")
         line.append(_counts(branch), "bold" if branch.node_id is not None else "italic")
         if branch.ends:
             line.append(f"  {_returns(branch)}", "green" if branch.return_max else "yellow")
