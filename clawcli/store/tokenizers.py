@@ -54,7 +54,9 @@ class Tokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """Tokenise a text as it is, without adding a begin or end token: int32 ids."""
-        return np.array(self.backend.encode(text, add_special_tokens=False).ids, np.int32)
+        # without offsets, which nobody asks for, it is a fifth faster
+        (found,) = self.backend.encode_batch_fast([text], add_special_tokens=False)
+        return np.array(found.ids, np.int32)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Turn ids into text, special tokens included; bytes that are no UTF-8 become U+FFFD."""
