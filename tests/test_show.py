@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 from conftest import assistant, pair, system, tau, tool, user, write_lines
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
 
 from clawcli.errors import NotFoundError, UsageError
 from clawcli.ingest.run import IngestConfig, ingest
@@ -99,6 +101,44 @@ def test_step_shows_what_was_logged_and_what_is_not_trained(claw, tmp_path):
     assert f"log-probs of {len(ids)} tokens: mean {np.mean(logprobs):.3f}" in said
     assert "(-0.25)" in said
     assert "--- end token, not trained" in said
+
+
+def test_action_cut_inside_a_character_keeps_its_bytes_from_the_end_token(tmp_path):
+    tiny = tokenizers.load("tiny")
+    ids = tiny.encode("Paris 🤗").tolist()[:-1]
+    record = pair([user("Capital of France?")], assistant(tiny.decode(ids)))
+    record["response"]["choices"][0] |= {"finish_reason": "length", "token_ids": ids}
+    write_lines(tmp_path / "t.jsonl", [record])
+    ingest(IngestConfig(inputs=(str(tmp_path / "t.jsonl"),), output=str(tmp_path / "data")))
+    merge_prefixes(
+        MergeConfig(input=str(tmp_path / "data"), output=str(tmp_path / "tree"), tokenizer="tiny")
+    )
+    (uid,) = trees.read(tmp_path / "tree").paths["step_uid"].to_pylist()
+    view = show(ShowConfig(input=str(tmp_path / "tree"), step=uid))
+    action = [token for token in view.tokens if token.role == "action"]
+    assert [token.token_id for token in action] == ids
+    assert "".join(token.text for token in action) == "Paris \ufffd"
+    assert view.tokens[-1].text == "<|im_end|>"
+
+
+def test_texts_of_byte_tokens_that_make_no_character(tmp_path):
+    """A line end is a byte token of Llama 2 and Phi 3; what follows it may change its text."""
+    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b"]
+    numbers = {name: number for number, name in enumerate(names)}
+    backend = Backend(models.BPE(vocab=numbers, merges=[], unk_token="<unk>", byte_fallback=True))
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    backend.save(str(tmp_path / "tokenizer.json"))
+    fallback = tokenizers.load(str(tmp_path))
+    ids = [numbers[name] for name in ("a", "<0x0A>", "<0xF0>", "<0x9F>", "▁", "b")]
+    assert list(texts(ids, fallback)) == ["a", "\n", "", "", "\ufffd\ufffd ", "b"]
+    assert list(texts(ids, fallback, borders=[4])) == ["a", "\n", "", "\ufffd\ufffd", " ", "b"]
 
 
 @pytest.mark.parametrize("text", ["naïve 你好 🤗 x", "", "<|im_end|>a", "\x00 \u200b"])

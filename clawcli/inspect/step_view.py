@@ -103,7 +103,8 @@ def _tokens(row: list[int], path: dict[str, Any], tokenizer: Tokenizer) -> Itera
     start, stop = path["response_start"], path["response_end"]
     is_trained = (path["loss_weight"] or 0) > 0
     logprobs = path["rollout_logprobs"]
-    for depth, (token_id, text) in enumerate(zip(row, texts(row, tokenizer), strict=True)):
+    found = texts(row, tokenizer, borders=(start, len(row) - 1))
+    for depth, (token_id, text) in enumerate(zip(row, found, strict=True)):
         in_action = start <= depth < stop
         yield Token(
             depth=depth,
@@ -115,17 +116,38 @@ def _tokens(row: list[int], path: dict[str, Any], tokenizer: Tokenizer) -> Itera
         )
 
 
-def texts(ids: Sequence[int], tokenizer: Tokenizer) -> Iterator[str]:
+def texts(
+    ids: Sequence[int], tokenizer: Tokenizer, *, borders: Sequence[int] = ()
+) -> Iterator[str]:
     """Give the text that each token adds: together they are the text of all.
 
     A token that ends inside a character adds nothing, the one that completes it the whole
-    character; bytes at the end that complete none become U+FFFD.
+    character. Bytes that complete none become U+FFFD, on their own side of a border.
+
+    Args:
+        ids: of a row.
+        tokenizer: whose ids they are.
+        borders: places of tokens that begin a part of the row: no text is carried over to them.
     """
-    stream = DecodeStream(skip_special_tokens=False)
-    pending = 0
+    stream, pending = DecodeStream(skip_special_tokens=False), 0
+    ends = {*borders, len(ids)}
     for place, token_id in enumerate(ids):
-        text = stream.step(tokenizer.backend, token_id)
+        broken = ""
+        try:
+            text = stream.step(tokenizer.backend, token_id)
+        # the package raises bare Exception where bytes that make no character change text that it
+        # has already given out, as byte-fallback decoders do after a line end
+        except Exception:
+            broken = tokenizer.decode(ids[place - pending : place])
+            stream, pending = _resumed(tokenizer), 0
+            text = stream.step(tokenizer.backend, token_id)
         pending = pending + 1 if text is None else 0
-        if text is None and place == len(ids) - 1:
-            text = tokenizer.decode(ids[-pending:])
-        yield text or ""
+        if pending and place + 1 in ends:
+            text = tokenizer.decode(ids[place + 1 - pending : place + 1])
+            stream, pending = _resumed(tokenizer), 0
+        yield broken + (text or "")
+
+
+def _resumed(tokenizer: Tokenizer) -> DecodeStream:
+    """Start a stream within a text: at the start of one, some decoders take away a blank."""
+    return DecodeStream(tokenizer.encode("a").tolist(), skip_special_tokens=False)
