@@ -118,23 +118,18 @@ def pack_rows(_: str) -> dict:
 
     rows, _ = token_rows.shuffled(**PACKED_ROWS)
     ordered = build.sort_rows(rows)
-    inorder = pack.Ordered(ordered.order, ordered.lengths, ordered.lcps)
-    found = {"rows": len(rows), "bound": float(sum(map(len, rows)) / _computed(inorder, [0]))}
+    found = {"rows": len(rows), "bound": float(sum(map(len, rows)) / ordered.computed_tokens([0]))}
     for target in (8_192, 16_384, 65_536):
-        runs = pack.cut(inorder, layout=pack.Layout.TREE, max_tokens=target)
-        left = _computed(inorder, [start for start, _ in runs])
+        runs = pack.cut(ordered, layout=pack.Layout.TREE, max_tokens=target)
+        left = ordered.computed_tokens([start for start, _ in runs])
         found[str(target)] = {
             "command": left,
-            "greedy cut of the order": _computed(inorder, _greedy(inorder, target)),
+            "greedy cut of the order": ordered.computed_tokens(_greedy(ordered, target)),
             "first fit decreasing": _first_fit(sorted(rows, key=len, reverse=True), target),
             "first fit in order of arrival": _first_fit(rows, target),
         }
     found["tokens"] = sum(map(len, rows))
     return found
-
-
-def _computed(rows, starts: list[int]) -> int:
-    return int((rows.lengths - rows.lcps).sum() + rows.lcps[starts].sum())
 
 
 def _greedy(rows, target: int) -> list[int]:

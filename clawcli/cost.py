@@ -10,6 +10,11 @@ twice a forward pass in each of the three, so ratios are those of the forward pa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+N = TypeVar("N", int, np.ndarray)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +66,15 @@ class Work:
     """Tokens with loss."""
     pairs: int
     """Pairs of a token and one that it sees, itself included."""
+
+
+def causal_pairs(tokens: N) -> N:
+    """Pairs of a token and one that it sees, itself included, of the first tokens of a row.
+
+    Args:
+        tokens: how many; an integer, or an int64 array of them.
+    """
+    return tokens * (tokens + 1) // 2
 
 
 def _shape(

@@ -14,7 +14,7 @@ import pickle
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -128,6 +128,13 @@ class Workers:
             else:
                 self._results.append((worker, result))
         return results
+
+    def map(self, method: str, values: Sequence[Any]) -> Iterator[Any]:
+        """Have the handlers do one thing with each of some values; the results, in their order."""
+        for start in range(0, len(values), self.count):
+            group = values[start : start + self.count]
+            found = self.each(method, {worker: (value,) for worker, value in enumerate(group)})
+            yield from (found[worker] for worker in range(len(group)))
 
     def _next(self) -> tuple[int, int, Any]:
         worker, data = self._arrived.get()

@@ -15,6 +15,7 @@ before.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -49,6 +50,28 @@ class Ordered:
     """int64 [R]: tokens of each row."""
     lcps: np.ndarray
     """int64 [R]: tokens shared with the row before; 0 for the first."""
+
+    def only(self, keep: np.ndarray) -> Ordered:
+        """Leave out rows.
+
+        Args:
+            keep: bool, by place in the input.
+        """
+        places = np.flatnonzero(keep[self.order])
+        lcps = np.zeros(len(places), np.int64)
+        if len(places) > 1:
+            # two rows share what the least of the steps between them leaves
+            lcps[1:] = np.minimum.reduceat(self.lcps[: places[-1] + 1], places[:-1] + 1)
+        return Ordered(self.order[places], self.lengths[places], lcps)
+
+    def computed_tokens(self, starts: Sequence[int]) -> int:
+        """Count the tokens that runs compute as trees.
+
+        Args:
+            starts: where the runs begin, the first at 0.
+        """
+        # the first row of a run is computed whole, of the others what each adds
+        return int((self.lengths - self.lcps).sum() + self.lcps[starts].sum())
 
 
 def depth_first(forest: Forest, ends: np.ndarray) -> Ordered:
@@ -213,7 +236,7 @@ def _cheapest(units: _Units, max_tokens: int, shape: cost.Shape) -> list[int]:
 
 def _cost(tokens: int, shape: cost.Shape) -> int:
     """Multiply-adds of the first tokens of a row, the head left out: it is the same in any cut."""
-    return tokens * shape.per_token + tokens * (tokens + 1) // 2 * shape.per_pair
+    return tokens * shape.per_token + cost.causal_pairs(tokens) * shape.per_pair
 
 
 def lay_out(

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clawcli import tree
+from clawcli import pack, tree
 from clawcli.errors import DataError
 from clawcli.prefix import build, spool
 
@@ -157,6 +157,6 @@ def test_merge_equal_rows_are_no_bucket_that_must_be_sorted():
 
 
 def test_assemble_refuses_a_tree_that_int32_cannot_count():
-    ordered = build.Sorted(np.arange(3), np.full(3, 2**30), np.zeros(3, np.int64))
+    ordered = pack.Ordered(np.arange(3), np.full(3, 2**30), np.zeros(3, np.int64))
     with pytest.raises(DataError, match="3,221,225,472 tokens; 2,147,483,647 are the most"):
         build.assemble([], ordered)

@@ -27,6 +27,7 @@ import numpy as np
 
 from clawcli.engine import Workers
 from clawcli.errors import DataError
+from clawcli.pack import Ordered
 from clawcli.prefix.spool import Spool
 from clawcli.tree import Forest, from_sorted
 
@@ -39,34 +40,9 @@ _MOST_TOKENS = 2**31 - 1
 _SEED = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Sorted:
-    """Rows in lexicographic order and what each shares with the row before."""
-
-    order: np.ndarray
-    """int64 [R]: place in the input of each row in sorted order; equal rows keep input order."""
-    lengths: np.ndarray
-    """int64 [R]: tokens of each row in sorted order."""
-    lcps: np.ndarray
-    """int64 [R]: tokens shared with the row before; 0 for the first."""
-
-    def only(self, keep: np.ndarray) -> Sorted:
-        """Leave out rows.
-
-        Args:
-            keep: bool, by place in the input.
-        """
-        places = np.flatnonzero(keep[self.order])
-        lcps = np.zeros(len(places), np.int64)
-        if len(places) > 1:
-            # two rows share what the least of the steps between them leaves
-            lcps[1:] = np.minimum.reduceat(self.lcps[: places[-1] + 1], places[:-1] + 1)
-        return Sorted(self.order[places], self.lengths[places], lcps)
-
-
 def sort_rows(
     rows: Sequence[np.ndarray], *, max_tokens: int = MAX_SORTED_TOKENS, workers: int = 1
-) -> Sorted:
+) -> Ordered:
     """Sort rows and measure the prefix that each shares with the row before.
 
     Args:
@@ -88,7 +64,7 @@ def sort_rows(
         order.append(found)
         lcps.append(shared)
     places = np.concatenate(order) if order else np.zeros(0, np.int64)
-    return Sorted(places, lengths[places], np.concatenate(lcps) if lcps else np.zeros(0, np.int64))
+    return Ordered(places, lengths[places], np.concatenate(lcps) if lcps else np.zeros(0, np.int64))
 
 
 def shared_prefix(left: np.ndarray, right: np.ndarray) -> int:
@@ -111,7 +87,7 @@ def shared_prefix(left: np.ndarray, right: np.ndarray) -> int:
 
 
 def assemble(
-    rows: Sequence[np.ndarray], ordered: Sorted, *, file: Path | None = None
+    rows: Sequence[np.ndarray], ordered: Ordered, *, file: Path | None = None
 ) -> tuple[Forest, np.ndarray]:
     """Build the forest of sorted rows.
 
@@ -175,7 +151,7 @@ def merge(
     return forest, ends
 
 
-def contained(ordered: Sorted, trained: np.ndarray) -> np.ndarray:
+def contained(ordered: Ordered, trained: np.ndarray) -> np.ndarray:
     """Find the rows that a trained row contains whole.
 
     Args:
@@ -241,10 +217,7 @@ def _sort_buckets(
     # rows that are in memory would have to be copied to other processes
     count = max(1, min(workers, len(buckets))) if isinstance(rows, Spool) else 1
     with Workers(_Sorter, (rows,), count) as sorters:
-        for start in range(0, len(buckets), count):
-            group = buckets[start : start + count]
-            found = sorters.each("sort", {worker: (each,) for worker, each in enumerate(group)})
-            yield from (found[worker] for worker in range(len(group)))
+        yield from sorters.map("sort", buckets)
 
 
 def _buckets(rows: Sequence[np.ndarray], lengths: np.ndarray, max_tokens: int) -> Iterator[_Bucket]:

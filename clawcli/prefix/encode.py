@@ -55,10 +55,7 @@ class Encoder:
         """Tokenise a text, special tokens in it included: int32 ids."""
         if not self.splits:
             return self._run(text)
-        pieces = [piece for piece in self._borders.split(text) if piece]
-        if not pieces:
-            return _NONE
-        found = [self._ids[p] if p in self._ids else self._run(p) for p in pieces]
+        found = [self._piece(piece) for piece in self._borders.split(text)]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
     def prefixes(self, text: str) -> Callable[[int], np.ndarray]:
@@ -72,7 +69,7 @@ class Encoder:
             would give. The encoder must split.
         """
         pieces = self._borders.split(text)
-        found = [self._ids[p] if p in self._ids else self._run(p) if p else _NONE for p in pieces]
+        found = [self._piece(piece) for piece in pieces]
         ids = np.concatenate(found)
         ends = np.cumsum([len(piece) for piece in pieces]).tolist()
         id_ends = np.cumsum([len(each) for each in found]).tolist()
@@ -93,6 +90,12 @@ class Encoder:
     def _behind_lead(self, text: str) -> np.ndarray | None:
         ids, length = self(_LEAD + text), len(self._lead)
         return ids[length:] if np.array_equal(ids[:length], self._lead) else None
+
+    def _piece(self, text: str) -> np.ndarray:
+        """Tokenise a special token, or what stands between two."""
+        if not text:
+            return _NONE
+        return self._ids[text] if text in self._ids else self._run(text)
 
     def _run(self, text: str) -> np.ndarray:
         ids = self._runs.get(text)

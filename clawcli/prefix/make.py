@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -73,12 +73,13 @@ class Maker:
         self, table: pa.Table, tokenizer: Tokenizer, renderer: Renderer, settings: Settings
     ) -> None:
         """Look at all steps, for what one says of another."""
-        proves = (
-            None if settings.prove == "all" and not settings.linear else _proves(table, settings)
-        )
         self._table = table
         self._maker = RowMaker(
-            table, tokenizer, renderer, eos_when_unknown=settings.eos_when_unknown, proves=proves
+            table,
+            tokenizer,
+            renderer,
+            eos_when_unknown=settings.eos_when_unknown,
+            proves=_proves(table, settings),
         )
         self._linear = Linear(self._maker, table) if settings.linear else None
 
@@ -141,8 +142,7 @@ def make_rows(
         for a prompt was not what apply_chat_template gives, and all steps are made again.
     """
     batches = batched(table)
-    careful = Settings(eos_when_unknown=settings.eos_when_unknown, prove="all", linear=False)
-    for each in (settings, careful):
+    for each in (settings, replace(settings, prove="all", linear=False)):
         found = _in_workers((table, tokenizer, renderer, each), batches, workers)
         for made in found:
             yield made
@@ -162,10 +162,7 @@ def _in_workers(
     count = max(1, min(workers, len(batches)))
     with Workers(Maker, arguments, count) as makers:
         yield makers.each("judged", {0: ()})[0]
-        for start in range(0, len(batches), count):
-            group = batches[start : start + count]
-            found = makers.each("make", {worker: (each,) for worker, each in enumerate(group)})
-            yield from (found[worker] for worker in range(len(group)))
+        yield from makers.map("make", batches)
 
 
 def batched(table: pa.Table) -> list[list[int]]:
@@ -190,8 +187,11 @@ def batched(table: pa.Table) -> list[list[int]]:
     return batches
 
 
-def _proves(table: pa.Table, settings: Settings) -> np.ndarray:
-    return sampled(table) if settings.prove == "sample" else np.ones(len(table), bool)
+def _proves(table: pa.Table, settings: Settings) -> np.ndarray | None:
+    """Choose the steps that are compared; None = all, and nothing more careful is left to try."""
+    if settings.prove == "sample":
+        return sampled(table)
+    return np.ones(len(table), bool) if settings.linear else None
 
 
 def sampled(table: pa.Table) -> np.ndarray:

@@ -138,7 +138,7 @@ class Renderer:
         """
         message = self._message({**action, "role": "assistant"})
         reasoning = message.get("reasoning_content", "")
-        if not (_text(message) or reasoning or message.get("tool_calls")):
+        if not (printed_text(message) or reasoning or message.get("tool_calls")):
             raise Excluded(Reason.NO_ACTION)
         if not reasoning and self.reasoning == "require":
             raise Excluded(Reason.REASONING_MISSING)
@@ -147,7 +147,7 @@ class Renderer:
             raise Excluded(Reason.ACTION_NOT_LOCATED, "the full rendering has another prompt")
         text, end = _cut_end(full[len(prompt) :], self.habits)
         if not reasoning:
-            text = _without_made_up(text, _text(message), self.habits)
+            text = _without_made_up(text, printed_text(message), self.habits)
         place = text.find(reasoning.strip())
         if place < 0:
             raise Excluded(Reason.TEMPLATE_DROPS_REASONING)
@@ -162,7 +162,7 @@ class Renderer:
             Excluded: it is empty, cannot be handed over, or is not printed whole.
         """
         message = self._message({**action, "role": "assistant"})
-        if not (_text(message) or message.get("tool_calls")):
+        if not (printed_text(message) or message.get("tool_calls")):
             raise Excluded(Reason.NO_ACTION)
         if _find(message, text, 0) is None:
             raise Excluded(Reason.TEMPLATE_EDITS_TEXT)
@@ -228,7 +228,9 @@ class Renderer:
         role = message["role"]
         if role in self._printed_roles or message.get("tool_calls"):
             return True
-        is_printed = len(_text(message)) >= _TELLING_CHARS or self._prints_mark(state, message)
+        is_printed = len(printed_text(message)) >= _TELLING_CHARS or self._prints_mark(
+            state, message
+        )
         if is_printed:
             self._printed_roles.add(role)
         return is_printed
@@ -245,7 +247,7 @@ class Renderer:
         """Tell a message that is dropped from one whose text is edited: does a mark appear?"""
         is_printed = self._prints_mark(state, message)
         reason = Reason.TEMPLATE_EDITS_TEXT if is_printed else Reason.TEMPLATE_DROPS_MESSAGE
-        return Excluded(reason, f"{message['role']}: {_text(message)[:80]!r}")
+        return Excluded(reason, f"{message['role']}: {printed_text(message)[:80]!r}")
 
 
 def _without_made_up(text: str, logged: str, habits: Habits) -> str:
@@ -315,7 +317,7 @@ def _mapping(arguments: str) -> dict[str, Any]:
 def _pieces(message: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield what must occur in a message's rendering, each as the spellings that will do."""
     # some templates print results of tools as JSON strings
-    yield _spellings(_text(message).strip())
+    yield _spellings(printed_text(message).strip())
     for call in message.get("tool_calls", ()):
         yield (call["function"]["name"],)
         arguments = call["function"]["arguments"]
@@ -344,7 +346,8 @@ def _spellings(text: str) -> tuple[str, ...]:
     return text, *(json.dumps(text, ensure_ascii=plain)[1:-1] for plain in (False, True))
 
 
-def _text(message: Mapping[str, Any]) -> str:
+def printed_text(message: Mapping[str, Any]) -> str:
+    """Return the text of a message of a Conversation."""
     content = message["content"]
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 

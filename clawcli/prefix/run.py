@@ -19,6 +19,7 @@ from clawcli import config as configs
 from clawcli import cost, schema
 from clawcli.engine import processors
 from clawcli.errors import DataError, UsageError
+from clawcli.pack import Ordered
 from clawcli.prefix import advice, build, gather, links, make, savings, template
 from clawcli.prefix import report as reports
 from clawcli.prefix.config import MergeConfig
@@ -102,7 +103,7 @@ def merge_prefixes(config: MergeConfig) -> MergeReport:
 
 def _order(
     made: gather.Gathered, trained: np.ndarray, *, keep_context: bool, workers: int
-) -> build.Sorted:
+) -> Ordered:
     """Sort the rows that have a path: trained ones, and context that a trained row holds whole."""
     ordered = build.sort_rows(made.spool, workers=workers)
     is_trained = trained[made.places]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clawcli import pack
-from clawcli.cost import Shape, Work
+from clawcli.cost import Shape, Work, causal_pairs
 from clawcli.tree import Forest
 
 ROW_BUDGETS = (8_192, 16_384, 32_768, 65_536, 131_072)
@@ -65,15 +65,20 @@ def measure(
     owned = int((spans[trained, 1] - spans[trained, 0]).sum())
     distinct = _distinct(forest, ends[trained], spans[trained])
     leaves = rows.lengths[pack.leaves(rows)]
-    single = Work(tokens=int(lengths.sum()), head_tokens=owned, pairs=_pairs(lengths))
-    chain = Work(tokens=int(leaves.sum()), head_tokens=owned, pairs=_pairs(leaves))
+    single = Work(
+        tokens=int(lengths.sum()), head_tokens=owned, pairs=int(causal_pairs(lengths).sum())
+    )
+    chain = Work(tokens=int(leaves.sum()), head_tokens=owned, pairs=int(causal_pairs(leaves).sum()))
     tree = Work(
         tokens=len(forest.token_ids),
         head_tokens=distinct,
-        pairs=_pairs(rows.lengths) - _pairs(rows.lcps),
+        pairs=int(causal_pairs(rows.lengths).sum()) - int(causal_pairs(rows.lcps).sum()),
     )
     base = shape.multiply_adds(single)
-    packed = {target: _packed_tokens(used, target) for target in ROW_BUDGETS}
+    packed = {}
+    for target in ROW_BUDGETS:
+        runs = pack.cut(used, layout=pack.Layout.TREE, max_tokens=target)
+        packed[target] = used.computed_tokens([start for start, _ in runs])
     return Savings(
         logical_tokens=single.tokens,
         chain_tokens=chain.tokens,
@@ -90,19 +95,6 @@ def measure(
         action_tokens=owned,
         action_tokens_shared=owned - distinct,
     )
-
-
-def _pairs(lengths: np.ndarray) -> int:
-    """Pairs of a token and one that it sees, of the first tokens of rows."""
-    wide = lengths.astype(np.int64)
-    return int((wide * (wide + 1) // 2).sum())
-
-
-def _packed_tokens(rows: pack.Ordered, target: int) -> int:
-    runs = pack.cut(rows, layout=pack.Layout.TREE, max_tokens=target)
-    starts = [start for start, _ in runs]
-    # the first row of a run is computed whole, of the others what each adds
-    return int((rows.lengths - rows.lcps).sum() + rows.lcps[starts].sum())
 
 
 def _distinct(forest: Forest, ends: np.ndarray, spans: np.ndarray) -> int:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from clawcli.prefix.render import Conversation
+from clawcli.prefix.render import Conversation, printed_text
 
 _ROLES = {"user", "assistant", "tool"}
 _THOUGHT = re.compile(r"</?think|/(no_?)?think")
@@ -61,7 +61,7 @@ def is_plain(messages: Sequence[Mapping[str, Any]]) -> bool:
         and roles[0] != "assistant"
         # a state that ends with an answer has it as its newest turn
         and roles[-1] != "assistant"
-        and not any(_THOUGHT.search(_text(message)) for message in messages)
+        and not any(_THOUGHT.search(printed_text(message)) for message in messages)
         and not any(_says_nothing(message) for message in rest)
     )
 
@@ -70,7 +70,7 @@ def of(state: Conversation) -> frozenset[Trait]:
     """Find the traits of a conversation."""
     traits = {Trait.TOOLS} if state.tools else set()
     for message in state.messages:
-        role, text = message["role"], _text(message)
+        role, text = message["role"], printed_text(message)
         if role == "system":
             traits.add(Trait.SYSTEM)
         if role == "tool" or message.get("tool_calls"):
@@ -175,10 +175,5 @@ def _between(text: str, edges: tuple[str, str]) -> str:
 
 
 def _says_nothing(message: Mapping[str, Any]) -> bool:
-    is_said = _text(message).strip() or message.get("tool_calls")
+    is_said = printed_text(message).strip() or message.get("tool_calls")
     return message["role"] == "assistant" and not is_said
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    content = message["content"]
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
