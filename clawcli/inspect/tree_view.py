@@ -96,7 +96,8 @@ class _Drawing:
         ends = tree.end_nodes()
         returns = tree.paths["trajectory_return"].to_numpy().astype(float)
         is_end = tree.paths["is_last"].to_numpy(zero_copy_only=False).astype(bool)
-        self._own_ends = _gathered(ends[is_end], returns[is_end])
+        by_end = np.argsort(ends[is_end], kind="stable")
+        self._ends, self._returns = ends[is_end][by_end], returns[is_end][by_end]
         self.leaves = np.array([node not in self.children for node in range(count)], np.int64)
         self._steps = np.bincount(ends, minlength=count)
         self._nodes = np.ones(count, np.int64)
@@ -163,7 +164,7 @@ class _Drawing:
     def _line(self, node: int, level: int, *, is_last: bool) -> Branch:
         run = self._run(node)
         is_closed = run[-1] in self.children and run[-1] not in self._open
-        ended = self._ended(self._subtree(node) if is_closed else run)
+        ended = self._ended(node, len(run) if not is_closed else int(self._nodes[node]))
         start = int(self._forest.segment_starts[node])
         first = min(int(self._own_tokens[run].sum()), _TEXT_TOKENS)
         ids = self._forest.token_ids[start : start + first].tolist()
@@ -183,7 +184,7 @@ class _Drawing:
         )
 
     def _folded(self, nodes: list[int], level: int) -> Branch:
-        ended = self._ended([node for root in nodes for node in self._subtree(root)])
+        ended = np.concatenate([self._ended(node, int(self._nodes[node])) for node in nodes])
         return Branch(
             level=level,
             is_last=True,
@@ -199,27 +200,21 @@ class _Drawing:
             text="",
         )
 
-    def _subtree(self, node: int) -> range:
-        """Nodes from one on down: they stand one after the other."""
-        return range(node, node + int(self._nodes[node]))
+    def _ended(self, node: int, count: int) -> np.ndarray:
+        """Returns of the trajectories that end in some nodes.
 
-    def _ended(self, nodes: list[int] | range) -> list[float]:
-        return [value for node in nodes for value in self._own_ends.get(node, ())]
-
-
-def _gathered(ends: np.ndarray, returns: np.ndarray) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
-    for end, value in zip(ends.tolist(), returns.tolist(), strict=True):
-        found.setdefault(end, []).append(value)
-    return found
+        Runs and all that is below a node stand one after the other in pre-order.
+        """
+        start, stop = np.searchsorted(self._ends, [node, node + count])
+        return self._returns[start:stop]
 
 
-def _spread(values: list[float]) -> dict[str, float | None]:
-    known = [value for value in values if value == value]
-    if not known:
+def _spread(values: np.ndarray) -> dict[str, float | None]:
+    known = values[~np.isnan(values)]
+    if not len(known):
         return {"return_min": None, "return_mean": None, "return_max": None}
     return {
-        "return_min": min(known),
-        "return_mean": sum(known) / len(known),
-        "return_max": max(known),
+        "return_min": float(known.min()),
+        "return_mean": float(known.mean()),
+        "return_max": float(known.max()),
     }

@@ -8,9 +8,11 @@ import pyarrow as pa
 
 from clawcli.prefix import template
 from clawcli.prefix.config import MergeConfig
-from clawcli.prefix.links import Links, mends
+from clawcli.prefix.exclude import Excluded
+from clawcli.prefix.links import Links
 from clawcli.prefix.render import Renderer
-from clawcli.prefix.rows import RowMaker
+from clawcli.prefix.rows import render_step
+from clawcli.store.state import States
 from clawcli.store.tokenizers import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -48,14 +50,26 @@ def _advice(
     renderer: Renderer,
     config: MergeConfig,
 ) -> str:
-    maker = RowMaker(table, tokenizer, renderer, eos_when_unknown=config.eos_when_unknown)
+    states = States(table)
     for key in config.template_kwargs:
         kwargs = {name: value for name, value in config.template_kwargs.items() if name != key}
         chat = template.load(tokenizer, file=config.chat_template, kwargs=kwargs)
-        if mends(maker, row, Renderer(chat, tokenizer, reasoning=config.reasoning)):
+        if _mends(states, row, Renderer(chat, tokenizer, reasoning=config.reasoning)):
             return f"Without {key} in --template-kwargs this link would not break."
-    if config.reasoning != "drop" and mends(
-        maker, row, Renderer(renderer.template, tokenizer, reasoning="drop")
+    if config.reasoning != "drop" and _mends(
+        states, row, Renderer(renderer.template, tokenizer, reasoning="drop")
     ):
         return "With --reasoning drop this link would not break."
     return "Another --chat-template may not."
+
+
+def _mends(states: States, row: int, renderer: Renderer) -> bool:
+    """Tell whether a step's prompt continues its parent's row where a renderer makes both."""
+    parent = states.parent(row)
+    if parent is None:
+        return False
+    try:
+        before = render_step(states, parent, renderer)
+        return render_step(states, row, renderer).prompt.startswith(before.row)
+    except Excluded:
+        return False

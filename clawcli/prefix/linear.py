@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -205,22 +205,22 @@ class Linear:
             return
         lead = len(state.messages) - self._lengths[leaf]
         ids = maker.encode.prefixes(prompt)
+        said = [0, *accumulate(message["role"] == "assistant" for message in state.messages)]
         for row in chain:
-            messages = state.messages[: lead + self._lengths[row]]
-            own = Conversation(messages, state.tools)
+            length = lead + self._lengths[row]
             try:
                 if row == leaf:
                     last = maker.renderer.step(state, prompt, maker.states.action(row))
                     made = maker.from_text(row, ids(len(prompt)), last.action, last.end)
                 else:
-                    said = sum(message["role"] == "assistant" for message in messages)
-                    piece = pieces[said]
+                    piece = pieces[said[length]]
                     maker.renderer.past_action(piece.action, maker.states.action(row))
                     start = ids(piece.prompt_end)
                     made = maker.from_text(row, start, piece.action, piece.end)
             except Excluded:
                 continue
             if maker.proves(row):
+                own = Conversation(state.messages[:length], state.tools)
                 alone = prompt if row == leaf else maker.renderer.prompt(own)
                 maker.prove(alone, made.tokens[: made.response_start])
                 if row != leaf:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from clawcli.prefix.exclude import Excluded
-from clawcli.prefix.render import Rendered, Renderer
+from clawcli.prefix.render import Rendered
 from clawcli.prefix.rows import Row, RowMaker
 
 _EXAMPLES = 3
@@ -88,7 +88,7 @@ def check(
         result.links += 1
         above, below = rows[parent], rows[child]
         logged = causes[child].as_py()
-        shown: tuple[str | None, str | None] = None, None
+        texts: tuple[str, str] | None = None
         if logged is not None:
             cause = f"log:{logged}"
         elif above is None or below is None:
@@ -97,28 +97,13 @@ def check(
             result.links_unbroken += 1
             continue
         else:
-            cause, shown = _cause(maker, parent, child, above, below)
+            cause, texts = _cause(maker, parent, child, above, below)
         result.breaks_by_cause[cause] += 1
         examples = result.examples_by_cause.setdefault(cause, [])
         if len(examples) < _EXAMPLES:
+            shown = (None, None) if texts is None else _parting(*texts)
             examples.append(Break(uids[child].as_py(), uids[parent].as_py(), child, *shown))
     return result
-
-
-def mends(maker: RowMaker, row: int, renderer: Renderer) -> bool:
-    """Tell whether a step's prompt would continue its parent's row if another renderer made both.
-
-    Args:
-        maker: knows the states.
-        row: the step, which has a parent.
-        renderer: with other settings.
-    """
-    parent = maker.parents[row]
-    try:
-        texts = [maker.text(place, renderer) for place in (parent, row) if place is not None]
-    except Excluded:
-        return False
-    return len(texts) == 2 and texts[1].prompt.startswith(texts[0].row)
 
 
 def continues(parent: Row, child: Row) -> bool:
@@ -129,22 +114,28 @@ def continues(parent: Row, child: Row) -> bool:
 
 def _cause(
     maker: RowMaker, parent: int, child: int, above: Row, below: Row
-) -> tuple[str, tuple[str | None, str | None]]:
+) -> tuple[str, tuple[str, str] | None]:
+    """Find why a link broke, and the two texts where it is the template's doing."""
     if above.provenance != "text" or below.provenance != "text":
-        return "tokens:logged_ids", (None, None)
+        return "tokens:logged_ids", None
     before, after = maker.text(parent), maker.text(child)
+    texts = before.row, after.prompt
     if after.prompt.startswith(before.row):
-        return "tokens:border", (None, None)
-    pairs = enumerate(zip(before.row, after.prompt, strict=False))
-    shorter = min(len(before.row), len(after.prompt))
-    place = next((place for place, (left, right) in pairs if left != right), shorter)
-    near = slice(max(0, place - _BEFORE_CHARS), place + _AFTER_CHARS)
-    shown = before.row[near], after.prompt[near]
+        return "tokens:border", None
     if not after.prompt.startswith(_history(maker, before)):
-        return "template:rewrites_history", shown
+        return "template:rewrites_history", texts
     if not after.prompt.startswith(before.prompt):
-        return "template:rewrites_generation_prompt", shown
-    return "template:rewrites_action", shown
+        return "template:rewrites_generation_prompt", texts
+    return "template:rewrites_action", texts
+
+
+def _parting(left: str, right: str) -> tuple[str, str]:
+    """Cut two texts around the place where they part."""
+    pairs = enumerate(zip(left, right, strict=False))
+    shorter = min(len(left), len(right))
+    place = next((place for place, (one, other) in pairs if one != other), shorter)
+    near = slice(max(0, place - _BEFORE_CHARS), place + _AFTER_CHARS)
+    return left[near], right[near]
 
 
 def _history(maker: RowMaker, rendered: Rendered) -> str:

@@ -115,15 +115,13 @@ class RowMaker:
         links = zip(self.parents, self._broken, strict=True)
         self._cut = {parent for parent, cause in links if cause == _CUT_TURN}
 
-    def text(self, row: int, renderer: Renderer | None = None) -> Rendered:
-        """Render a step, by another renderer than the maker's if one is given.
+    def text(self, row: int) -> Rendered:
+        """Render a step.
 
         Raises:
             Excluded: it cannot be rendered truthfully.
         """
-        renderer = renderer or self.renderer
-        state, prompt = self._prompt(row, renderer)
-        return renderer.step(state, prompt, self.states.action(row))
+        return render_step(self.states, row, self.renderer)
 
     def forget(self) -> None:
         """Let go of the states that were looked at."""
@@ -147,7 +145,7 @@ class RowMaker:
             self._count_logged(row, logged.prompt_ids)
             return self._from_engine(row, logged, logged.prompt_ids, mixed=False)
         if logged is not None:
-            _, prompt = self._prompt(row, self.renderer)
+            _, prompt = _prompt(self.states, row, self.renderer)
             ids, _ = self._prompt_ids(row, prompt, parent)
             return self._from_engine(row, logged, ids, mixed=True)
         rendered = self.text(row)
@@ -223,11 +221,6 @@ class RowMaker:
                 raise Disproved
             raise Excluded(Reason.PROMPT_DIFFERS)
 
-    def _prompt(self, row: int, renderer: Renderer) -> tuple[Conversation, str]:
-        prompt = self.states.prompt(row)
-        state = renderer.state(prompt.system, prompt.tools, prompt.messages)
-        return state, renderer.prompt(state)
-
     def _prompt_ids(self, row: int, prompt: str, parent: Row | None) -> tuple[np.ndarray, bool]:
         """Tokenise a prompt and prove it, or continue the ids that the parent's engine logged."""
         continued = self._continue(row, prompt, parent)
@@ -282,7 +275,7 @@ class RowMaker:
     def _count_logged(self, row: int, ids: np.ndarray) -> None:
         self.proof.prompts_logged += 1
         try:
-            _, prompt = self._prompt(row, self.renderer)
+            _, prompt = _prompt(self.states, row, self.renderer)
         except Excluded:
             return
         self.proof.prompts_logged_equal += self.renderer.template.ids(prompt) == ids.tolist()
@@ -307,6 +300,22 @@ class RowMaker:
             if parent is not None and cause in _SAME_TURN:
                 closed.add(parent)
         return closed
+
+
+def render_step(states: States, row: int, renderer: Renderer) -> Rendered:
+    """Render a step of a table.
+
+    Raises:
+        Excluded: it cannot be rendered truthfully.
+    """
+    state, prompt = _prompt(states, row, renderer)
+    return renderer.step(state, prompt, states.action(row))
+
+
+def _prompt(states: States, row: int, renderer: Renderer) -> tuple[Conversation, str]:
+    asked = states.prompt(row)
+    state = renderer.state(asked.system, asked.tools, asked.messages)
+    return state, renderer.prompt(state)
 
 
 def trains_end(
