@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHES := $(filter-out bench/figures.py bench/logs.py bench/token_rows.py,$(wildcard bench/*.py))
+BENCHES := $(filter-out bench/figures.py bench/logs.py bench/tasks.py bench/token_rows.py,$(wildcard bench/*.py))
 
 SHELL := /bin/bash
 

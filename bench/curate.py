@@ -10,21 +10,14 @@ table of generated steps. Inputs are generated into bench/out and removed.
 
 from __future__ import annotations
 
-import argparse
-import json
-import resource
 import shutil
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-from figures import Figure, show
+from figures import Figure
+from tasks import OUT, Run, main, run, timed
 
-OUT = Path(__file__).parent / "out"
 DATA = OUT / "curate-data"
 _STEPS_A_TRAJECTORY, _TRAJECTORIES_A_GROUP = 12, 4
 _CHUNK = 500_000
@@ -146,78 +139,45 @@ TASKS: dict[str, Callable[[str], None]] = {
 }
 
 
-class Run(msgspec.Struct):
-    """What a task took."""
-
-    cpu_s: float
-    resident_mb: float
-
-
-def run(task: str, where: str = WHERE) -> Run:
-    """Run a task in a process of its own; start-up does not count."""
-    command = [sys.executable, __file__, "--task", task, where]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Run)
-
-
-def serve(task: str, where: str) -> None:
-    """Be the process of one task."""
+def serve(task: str, argument: str) -> Run:
+    """Be the process of one task; start-up does not count."""
     import duckdb  # noqa: F401 - loading libraries is start-up
 
     import clawcli.cli.app
     import clawcli.curate.run  # noqa: F401
 
-    started = time.process_time()
-    TASKS[task](where)
-    cpu_s = time.process_time() - started
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"cpu_s": cpu_s, "resident_mb": resident}))
+    return timed(lambda: TASKS[task](argument))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller inputs")
-    parser.add_argument("--json", action="store_true", help="one JSON line per figure")
-    parser.add_argument("--task", nargs=2, metavar=("TASK", "WHERE"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.task:
-        serve(*arguments.task)
-        return
-    shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir()
-    try:
-        num_steps = 500_000 if arguments.quick else 5_000_000
-        run("generate", str(num_steps))
-        taken, plain = [], []
-        for _ in range(3):
-            taken.append(run("curate"))
-            plain.append(run("copy"))
-        base = f"DuckDB copies the same rows, {num_steps:,} steps"
-        ratio = statistics.median(t.cpu_s / p.cpu_s for t, p in zip(taken, plain, strict=True))
-        show(
-            [
-                Figure(
-                    figure="curate_where_cost",
-                    value=ratio,
-                    asked=1.5,
-                    better="lower",
-                    baseline=base,
-                    note=f"CPU, median of 3; {WHERE}",
-                ),
-                Figure(
-                    figure="curate_resident_mb",
-                    value=max(t.resident_mb for t in taken),
-                    asked=2000,
-                    better="lower",
-                    baseline=base,
-                    note=f"highest; the copy takes {max(p.resident_mb for p in plain):,.0f}",
-                ),
-            ],
-            as_json=arguments.json,
-        )
-    finally:
-        shutil.rmtree(OUT, ignore_errors=True)
+def figures(quick: bool) -> list[Figure]:
+    """Measure curation beside the copy."""
+    num_steps = 500_000 if quick else 5_000_000
+    run("generate", num_steps)
+    taken, plain = [], []
+    for _ in range(3):
+        taken.append(run("curate", WHERE, kind=Run))
+        plain.append(run("copy", kind=Run))
+    base = f"DuckDB copies the same rows, {num_steps:,} steps"
+    ratio = statistics.median(t.cpu_s / p.cpu_s for t, p in zip(taken, plain, strict=True))
+    return [
+        Figure(
+            figure="curate_where_cost",
+            value=ratio,
+            asked=1.5,
+            better="lower",
+            baseline=base,
+            note=f"CPU, median of 3; {WHERE}",
+        ),
+        Figure(
+            figure="curate_resident_mb",
+            value=max(t.resident_mb for t in taken),
+            asked=2000,
+            better="lower",
+            baseline=base,
+            note=f"highest; the copy takes {max(p.resident_mb for p in plain):,.0f}",
+        ),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, serve, figures)

@@ -10,23 +10,18 @@ Inputs are generated (logs.py) into bench/out and removed.
 
 from __future__ import annotations
 
-import argparse
 import json
-import resource
 import shutil
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import logs
 import msgspec
 import zstandard
-from figures import Figure, show
-
-OUT = Path(__file__).parent / "out"
+from figures import Figure
+from tasks import OUT, Run, main, run, timed
 
 
 class _Request(msgspec.Struct):
@@ -86,38 +81,13 @@ TASKS: dict[str, Callable[[str], None]] = {
 }
 
 
-class Run(msgspec.Struct):
-    """What a task took."""
-
-    cpu_s: float
-    wall_s: float
-    resident_mb: float
-
-
-def run(task: str, path: Path) -> Run:
-    """Run a task in a process of its own; start-up does not count."""
-    command = [sys.executable, __file__, "--task", task, str(path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Run)
-
-
-def serve(task: str, path: str) -> None:
-    """Be the process of one task."""
+def serve(task: str, path: str) -> Run:
+    """Be the process of one task; start-up does not count."""
     if task != "decode":
         import clawcli.cli.app
         import clawcli.ingest.formats.openai_chat
         import clawcli.ingest.run  # noqa: F401 - loading libraries is start-up
-    before = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    started = time.perf_counter()
-    TASKS[task](path)
-    wall_s = time.perf_counter() - started
-    after = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    cpu_s = sum(
-        a.ru_utime + a.ru_stime - b.ru_utime - b.ru_stime
-        for a, b in zip(after, before, strict=True)
-    )
-    resident = max(usage.ru_maxrss for usage in after) / 1024
-    print(json.dumps({"cpu_s": cpu_s, "wall_s": wall_s, "resident_mb": resident}))
+    return timed(lambda: TASKS[task](path))
 
 
 def ratios(path: Path, tasks: list[str], rounds: int) -> dict[str, tuple[float, list[Run]]]:
@@ -125,9 +95,9 @@ def ratios(path: Path, tasks: list[str], rounds: int) -> dict[str, tuple[float, 
     base: list[Run] = []
     runs: dict[str, list[Run]] = {task: [] for task in tasks}
     for _ in range(rounds):
-        base.append(run("decode", path))
+        base.append(run("decode", path, kind=Run))
         for task in tasks:
-            runs[task].append(run(task, path))
+            runs[task].append(run(task, path, kind=Run))
     found = {}
     for task, taken in runs.items():
         each = [b.cpu_s / r.cpu_s for b, r in zip(base, taken, strict=True)]
@@ -255,7 +225,7 @@ def memory_figures(*, quick: bool) -> list[Figure]:
     path = OUT / "long.jsonl"
     size = 1_000_000_000 if quick else 5_000_000_000
     logs.request_log(path, size)
-    taken = run("one", path)
+    taken = run("one", path, kind=Run)
     path.unlink()
     return [
         Figure(
@@ -273,7 +243,7 @@ def sessions_figures(*, quick: bool) -> list[Figure]:
     """Measure many small files."""
     folder, files = OUT / "sessions", 4_000 if quick else 40_000
     size = logs.sessions(folder, files)
-    taken = run("one", folder)
+    taken = run("one", folder, kind=Run)
     from deltalake import DeltaTable
 
     parquet_files = len(DeltaTable(OUT / "data" / "steps").file_uris())
@@ -302,30 +272,13 @@ def sessions_figures(*, quick: bool) -> list[Figure]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller inputs")
-    parser.add_argument("--json", action="store_true", help="one JSON line per figure")
-    parser.add_argument("--task", nargs=2, metavar=("TASK", "PATH"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.task:
-        serve(*arguments.task)
-        return
-    shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir()
-    try:
-        found = []
-        for measure in (
-            request_log_figures,
-            short_log_figures,
-            memory_figures,
-            sessions_figures,
-        ):
-            found += measure(quick=arguments.quick)
-        show(found, as_json=arguments.json)
-    finally:
-        shutil.rmtree(OUT, ignore_errors=True)
+def figures(quick: bool) -> Iterator[Figure]:
+    """Measure all that ingest is asked for."""
+    yield from request_log_figures(quick=quick)
+    yield from short_log_figures(quick=quick)
+    yield from memory_figures(quick=quick)
+    yield from sessions_figures(quick=quick)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, serve, figures)

@@ -8,21 +8,15 @@ generated (token_rows.py); CPU time, each task in a process of its own.
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
-import shutil
 import statistics
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import token_rows
-from figures import Figure, show
+from figures import Figure
+from tasks import OUT, main, run
 
-OUT = Path(__file__).parent / "out"
 STEP_ROWS = {"groups": 40, "per_group": 40, "turns": (8, 8)}
 """12,800 rows of 2,925 tokens on average."""
 PACKED_ROWS = {"groups": 8, "per_group": 16, "turns": (3, 8), "turn_tokens": (60, 499), "seed": 1}
@@ -170,13 +164,6 @@ TASKS = {
 }
 
 
-def run(task: str, argument: str = "") -> dict:
-    """Run a task in a process of its own."""
-    command = [sys.executable, __file__, "--task", task, argument]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def builder_figures(*, quick: bool) -> list[Figure]:
     """Measure the builder."""
     built = run("build_in_memory", "2" if quick else "8")
@@ -252,22 +239,9 @@ def packing_figures() -> list[Figure]:
     return figures
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller inputs")
-    parser.add_argument("--json", action="store_true", help="one JSON line per figure")
-    parser.add_argument("--task", nargs=2, metavar=("TASK", "ARGUMENT"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.task:
-        print(json.dumps(TASKS[arguments.task[0]](arguments.task[1])))
-        return
-    shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir()
-    try:
-        show([*builder_figures(quick=arguments.quick), *packing_figures()], as_json=arguments.json)
-    finally:
-        shutil.rmtree(OUT, ignore_errors=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(
+        __doc__,
+        lambda task, argument: TASKS[task](argument),
+        lambda quick: [*builder_figures(quick=quick), *packing_figures()],
+    )

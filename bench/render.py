@@ -12,21 +12,17 @@ there, else sample_data; the tokenizer is that of Qwen3 (`make tokenizers`), els
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import shutil
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
-from figures import Figure, show
+from figures import Figure
+from tasks import OUT, main, run
 
 ROOT = Path(__file__).parents[1]
-OUT = Path(__file__).parent / "out"
 DATA = OUT / "render-data"
 AIRLINE = ROOT.parent / "shared" / "corpus" / "tau-bench" / "gpt-4o-airline.json"
 QWEN3 = ROOT / ".tokenizers" / "qwen3"
@@ -121,25 +117,18 @@ TASKS: dict[str, Callable[[int], Task]] = {
 ASKED = {"linear": 8.0, "fallback": 4.0}
 
 
-class Run(msgspec.Struct):
+class Rendered(msgspec.Struct):
     """What a task took, and the hash of each prompt."""
 
     cpu_s: float
     prompts: dict[str, bytes]
 
 
-def run(task: str, every: int) -> Run:
-    """Run a task in a process of its own; start-up does not count."""
-    command = [sys.executable, __file__, "--task", task, str(every)]
-    done = subprocess.run(command, check=True, capture_output=True)
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Run)
-
-
-def serve(name: str, every: int) -> None:
-    """Be the process of one task."""
+def serve(name: str, every: str) -> Rendered:
+    """Be the process of one task; start-up does not count."""
     import numpy as np
 
-    task = TASKS[name](every)
+    task = TASKS[name](int(every))
     started = time.process_time()
     prompts = task()
     cpu_s = time.process_time() - started
@@ -147,12 +136,12 @@ def serve(name: str, every: int) -> None:
         uid: hashlib.blake2b(np.asarray(ids, np.int32).tobytes(), digest_size=16).digest()
         for uid, ids in prompts.items()
     }
-    sys.stdout.buffer.write(msgspec.json.encode(Run(cpu_s, hashes)) + b"\n")
+    return Rendered(cpu_s, hashes)
 
 
 def compare(task: str, every: int, log: str) -> list[Figure]:
     """Measure a task beside the baseline, by turns."""
-    runs = [(run("naive", every), run(task, every)) for _ in range(3)]
+    runs = [[run(name, every, kind=Rendered) for name in ("naive", task)] for _ in range(3)]
     base, ours = runs[0]
     differing = sum(base.prompts[uid] != prompt for uid, prompt in ours.prompts.items())
     taken = statistics.median(o.cpu_s for _, o in runs)
@@ -177,27 +166,14 @@ def compare(task: str, every: int, log: str) -> list[Figure]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one trajectory of eight")
-    parser.add_argument("--json", action="store_true", help="one JSON line per figure")
-    parser.add_argument("--task", nargs=2, metavar=("TASK", "EVERY"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.task:
-        serve(arguments.task[0], int(arguments.task[1]))
-        return
-    shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir()
-    try:
-        source = AIRLINE if AIRLINE.is_file() else SAMPLE
-        log = f"{source.stem}, {QWEN3.name if QWEN3.is_dir() else 'tiny'}"
-        ingest(source)
-        every = _EVERY if arguments.quick else 1
-        found = [figure for task in ASKED for figure in compare(task, every, log)]
-        show(found, as_json=arguments.json)
-    finally:
-        shutil.rmtree(OUT, ignore_errors=True)
+def figures(quick: bool) -> Iterator[Figure]:
+    """Measure both ways of making rows."""
+    source = AIRLINE if AIRLINE.is_file() else SAMPLE
+    log = f"{source.stem}, {QWEN3.name if QWEN3.is_dir() else 'tiny'}"
+    ingest(source)
+    for task in ASKED:
+        yield from compare(task, _EVERY if quick else 1, log)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, serve, figures, quick="one trajectory of eight")
