@@ -126,12 +126,7 @@ def _value(text: str) -> Any:
 
 def _check_keys(kind: type, values: Mapping[str, Any], prefix: str = "") -> None:
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    types = msgspec.inspect.type_info(kind)
-    nested = {
-        field.name: field.type.cls
-        for field in getattr(types, "fields", ())
-        if isinstance(field.type, msgspec.inspect.DataclassType)
-    }
+    nested, lists = nested_kinds(kind), listed_kinds(kind)
     for key, value in values.items():
         if key not in fields:
             near = difflib.get_close_matches(key, fields, n=1)
@@ -139,3 +134,28 @@ def _check_keys(kind: type, values: Mapping[str, Any], prefix: str = "") -> None
             raise ConfigError(f"There is no setting {prefix}{key}.", hint)
         if key in nested and isinstance(value, Mapping):
             _check_keys(nested[key], value, f"{prefix}{key}.")
+        if key in lists and isinstance(value, Sequence):
+            for number, entry in enumerate(value):
+                if isinstance(entry, Mapping):
+                    _check_keys(lists[key], entry, f"{prefix}{key}[{number}].")
+
+
+def nested_kinds(kind: type) -> dict[str, type]:
+    """Find the settings that are tables of their own: name -> class."""
+    fields = getattr(msgspec.inspect.type_info(kind), "fields", ())
+    return {
+        field.name: field.type.cls
+        for field in fields
+        if isinstance(field.type, msgspec.inspect.DataclassType)
+    }
+
+
+def listed_kinds(kind: type) -> dict[str, type]:
+    """Find the settings that are lists of tables: name -> class of one."""
+    fields = getattr(msgspec.inspect.type_info(kind), "fields", ())
+    return {
+        field.name: field.type.item_type.cls
+        for field in fields
+        if isinstance(field.type, msgspec.inspect.VarTupleType)
+        and isinstance(field.type.item_type, msgspec.inspect.DataclassType)
+    }

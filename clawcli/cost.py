@@ -10,7 +10,7 @@ twice a forward pass in each of the three, so ratios are those of the forward pa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -47,8 +47,8 @@ class Shape:
         """Multiply-adds of the head for one token with loss."""
         return self.hidden * self.vocab
 
-    def multiply_adds(self, work: Work) -> int:
-        """Multiply-adds of one forward pass."""
+    def multiply_adds(self, work: Work[N]) -> N:
+        """Multiply-adds of one forward pass, or of several (int64)."""
         return (
             work.tokens * self.per_token
             + work.head_tokens * self.per_head_token
@@ -57,14 +57,14 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """What one pass over some rows computes."""
+class Work(Generic[N]):
+    """What one pass over some rows computes, or each of several (int64 arrays)."""
 
-    tokens: int
+    tokens: N
     """Tokens that go through the linear layers."""
-    head_tokens: int
+    head_tokens: N
     """Tokens with loss."""
-    pairs: int
+    pairs: N
     """Pairs of a token and one that it sees, itself included."""
 
 

@@ -2,7 +2,7 @@
 
 In depth-first order the rows that share most stand side by side, so cutting that order into runs
 loses little: only the path across a cut is computed twice. Where to cut is chosen so that no other
-cuts of that order cost less. Three ways to lay a run out:
+cuts of that order cost less. A run is laid out in one of three ways (layout.py):
 
     tree   one forest; a token that rows share is computed once
     chain  one causal row per leaf; a row that a leaf continues is trained on the leaf
@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 
 from clawcli import cost
-from clawcli.tree import Forest, from_sorted, separate
+from clawcli.tree import Forest
 
 MIN_TARGET_TOKENS = 2048
 """A smaller target would cut short rows apart without saving memory that matters."""
@@ -237,33 +237,3 @@ def _cheapest(units: _Units, max_tokens: int, shape: cost.Shape) -> list[int]:
 def _cost(tokens: int, shape: cost.Shape) -> int:
     """Multiply-adds of the first tokens of a row, the head left out: it is the same in any cut."""
     return tokens * shape.per_token + cost.causal_pairs(tokens) * shape.per_pair
-
-
-def lay_out(
-    forest: Forest, ends: np.ndarray, rows: Ordered, run: tuple[int, int], *, layout: Layout
-) -> tuple[Forest, np.ndarray]:
-    """Build the packed row of one run.
-
-    Args:
-        forest: the forest of all rows.
-        ends: int [R] in input order, as for depth_first.
-        rows: its result.
-        run: (start, end) places in the order, from cut with the same layout.
-        layout: how shared tokens are used.
-
-    Returns:
-        The packed forest and int32 [end - start]: the segment on whose path each row lies.
-    """
-    start, end = run
-    segments = ends[rows.order[start:end]].tolist()
-    if layout is Layout.TREE:
-        lcps = rows.lcps[start:end].copy()
-        lcps[0] = 0
-        pairs = zip(segments, lcps.tolist(), strict=True)
-        tails = [forest.row(segment, lcp) for segment, lcp in pairs]
-        return from_sorted(np.concatenate(tails), rows.lengths[start:end], lcps)
-    if layout is Layout.CHAIN:
-        own = owners(rows)[start:end] - start
-        roots, places = np.unique(own, return_inverse=True)
-        return separate([forest.row(segments[k]) for k in roots]), places.astype(np.int32)
-    return separate([forest.row(k) for k in segments]), np.arange(end - start, dtype=np.int32)

@@ -334,17 +334,30 @@ SHARD_STEP = (
     *_SPAN,
     *_SCALARS,
     *_columns(
-        ("next_row", _LONG, "row_id of the trajectory's next step; null = none in these shards."),
+        ("next_row", _LONG, "row_id of the trajectory's next step; null = none in its stage."),
         ("next_step", _INT, "Place of the next step in that row's list; null = none."),
-        ("pi", _FLOAT, "Probability with which the step was selected; 1 = all were taken."),
-        ("weight", _FLOAT, "Weight of the step in the loss: loss_weight x importance weight."),
+        ("loss_weight", _FLOAT, "As in the step table."),
+        (
+            "sampling_weight",
+            _FLOAT,
+            "Chance of the step's unit to be drawn first, times the number of units; 1 = all alike.",
+        ),
+        ("pi", _FLOAT, "Probability with which the unit was drawn; 1 = all were taken."),
+        (
+            "weight",
+            _FLOAT,
+            "Weight of the step in the loss: loss_weight x importance weight, which is (mean pi / "
+            "pi) ** beta, scaled to a mean of 1 over the steps of the stage.",
+        ),
     ),
 )
 
 SHARDS = _columns(
-    ("row_id", _LONG, "Place of the packed row in the shard order from 0."),
-    ("phase", _INT, "Phase of the plan that reads the row."),
-    ("update", _INT, "Update of the plan, counted over all phases, that reads the row."),
+    ("row_id", _LONG, "Place of the packed row in the shards from 0: the order of first epochs."),
+    ("stage", _INT, "Stage of the curriculum that the row belongs to, from 0."),
+    ("phase", _INT, "Phase of the plan that reads the row first."),
+    ("update", _INT, "Update of the plan, counted over all phases, that reads the row first."),
+    ("cost", _LONG, "Multiply-adds of a forward pass in a model of 8b; ranks get as much each."),
     ("token_ids", _IDS, "Tokens of the row: a forest in depth-first pre-order."),
     ("segment_starts", _IDS, "First token of each segment."),
     ("segment_parents", _IDS, "Segment that each segment continues; -1 = root."),

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+N = TypeVar("N", int, np.ndarray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +154,14 @@ class Forest:
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
 
-def is_action_span(start: int, end: int, row_tokens: int) -> bool:
+def is_action_span(start: N, end: N, row_tokens: N) -> N | bool:
     """Tell whether a run of depths can be the action of a row.
 
     An action has a token, ends with the row at the latest, and does not begin it: its first
     token is predicted from the one before.
 
     Args:
-        start: depth of the first token.
+        start: depth of the first token; an integer, or an array of them.
         end: one past the depth of the last.
         row_tokens: length of the row.
 
@@ -166,7 +169,7 @@ def is_action_span(start: int, end: int, row_tokens: int) -> bool:
         >>> [is_action_span(start, 4, 4) for start in range(5)]
         [False, True, True, True, False]
     """
-    return 0 < start < end <= row_tokens
+    return (start > 0) & (start < end) & (end <= row_tokens)
 
 
 def separate(rows: list[np.ndarray]) -> Forest:
@@ -206,6 +209,25 @@ def from_sorted(
     Raises:
         ValueError: a row is empty, or adds nothing though the row before is longer.
     """
+    starts, parents, last = cut_sorted(lengths, lcps)
+    forest = Forest(token_ids, starts.astype(np.int32), parents.astype(np.int32))
+    return forest, last.astype(np.int32)
+
+
+def cut_sorted(lengths: np.ndarray, lcps: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Find the segments of from_sorted, which depend on lengths alone.
+
+    Args:
+        lengths: int [R], tokens of each row.
+        lcps: int [R], tokens that each row shares with the row before.
+
+    Returns:
+        int64 [K] segment starts, int64 [K] segment parents, and int64 [R]: the segment at whose end
+        each row ends.
+
+    Raises:
+        ValueError: as from_sorted.
+    """
     sizes = (lengths - lcps).astype(np.int64)
     starts = np.cumsum(sizes) - sizes
     begins, ends = lcps.tolist(), lengths.tolist()
@@ -231,5 +253,4 @@ def from_sorted(
     parents = np.searchsorted(segment_starts, continued, side="right") - 1
     # an equal row ends where the run before it ends: starts + sizes is the same place for both
     last = np.searchsorted(segment_starts, starts + sizes - 1, side="right") - 1
-    forest = Forest(token_ids, segment_starts.astype(np.int32), parents.astype(np.int32))
-    return forest, last.astype(np.int32)
+    return segment_starts, parents, last

@@ -54,16 +54,22 @@ def test_group_advantages_of_one_trajectory_or_no_return_are_zero():
     assert result.tolist() == [0.0, 0.0, 0.0]
 
 
+def advantages_of(steps):
+    return advantage.step_advantages(
+        {name: np.array([step[name] for step in steps], float) for name in advantage.COLUMNS}
+    )
+
+
 def test_step_advantages_of_survivors_use_the_frozen_statistics():
     successes = [make_step(0, 1, 2, trajectory_return=1.0) for _ in range(3)]
-    assert advantage.step_advantages(successes).tolist() == [0.5, 0.5, 0.5]
+    assert advantages_of(successes).tolist() == [0.5, 0.5, 0.5]
 
 
 def test_step_advantages_do_not_depend_on_how_many_steps_a_trajectory_has():
     win = make_step(0, 1, 2, trajectory_return=1.0)
     loss = make_step(0, 1, 2, trajectory_return=0.0)
-    assert advantage.step_advantages([win, loss]).tolist() == [0.5, -0.5]
-    assert advantage.step_advantages([win, win, win, loss]).tolist() == [0.5, 0.5, 0.5, -0.5]
+    assert advantages_of([win, loss]).tolist() == [0.5, -0.5]
+    assert advantages_of([win, win, win, loss]).tolist() == [0.5, 0.5, 0.5, -0.5]
 
 
 def test_why_no_signal_counts_groups_by_cause():

@@ -7,7 +7,7 @@ import pytest
 
 from clawcli.config import resolve
 from clawcli.curate.run import CurateConfig
-from clawcli.export.shards import ExportShardsConfig
+from clawcli.export.config import ExportShardsConfig
 from clawcli.ingest.run import IngestConfig
 from clawcli.manage import commands
 from clawcli.prefix.run import MergeConfig

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clawcli import cost, pack
+from clawcli.layout import lay_out
 from clawcli.pack import Layout
 from clawcli.prefix import build
 
@@ -26,11 +27,23 @@ def packed(rows, layout, max_tokens):
     """Every packed forest with the input rows that lie on it: [(forest, {row: segment})]."""
     forest, ends, ordered = merged(rows)
     result = []
-    for run in pack.cut(ordered, layout=layout, max_tokens=max_tokens):
-        built, segments = pack.lay_out(forest, ends, ordered, run, layout=layout)
-        places = ordered.order[run[0] : run[1]].tolist()
+    runs = pack.cut(ordered, layout=layout, max_tokens=max_tokens)
+    for (start, end), (built, segments) in zip(
+        runs, laid_out(forest, ends, ordered, runs, layout), strict=True
+    ):
+        places = ordered.order[start:end].tolist()
         result.append((built, dict(zip(places, segments.tolist(), strict=True))))
     return result
+
+
+def laid_out(forest, ends, ordered, runs, layout):
+    """The packed forest of each run, and the segment of each of its rows."""
+    found = lay_out(forest, ends, ordered, runs, layout=layout)
+    for row in range(len(runs)):
+        built = found.forest(forest.token_ids, row)
+        assert len(built.token_ids) == found.tokens[row]
+        assert (built.depths() + 1).sum() == found.pairs[row]
+        yield built, found.step_segments[found.step_edges[row] : found.step_edges[row + 1]]
 
 
 @settings(deadline=None, max_examples=100)
@@ -97,8 +110,9 @@ def test_pack_without_a_bound_costs_what_the_layout_promises(rows):
 @given(ROWS, st.integers(1, 40))
 def test_pack_tree_cost_is_the_first_row_and_what_each_next_adds(rows, max_tokens):
     forest, ends, ordered = merged(rows)
-    for start, end in pack.cut(ordered, layout=Layout.TREE, max_tokens=max_tokens):
-        built, _ = pack.lay_out(forest, ends, ordered, (start, end), layout=Layout.TREE)
+    runs = pack.cut(ordered, layout=Layout.TREE, max_tokens=max_tokens)
+    trees = laid_out(forest, ends, ordered, runs, Layout.TREE)
+    for (start, end), (built, _) in zip(runs, trees, strict=True):
         added = (ordered.lengths - ordered.lcps)[start + 1 : end].sum()
         assert len(built.token_ids) == ordered.lengths[start] + added
 
@@ -131,8 +145,8 @@ def test_no_cut_of_the_order_costs_less(rows, layout, max_tokens, shape, data):
     def price(runs):
         """What runs cost, as they are laid out; None where a run is too long."""
         spent = 0
-        for start, end in runs:
-            built, _ = pack.lay_out(forest, ends, ordered, (start, end), layout=layout)
+        trees = laid_out(forest, ends, ordered, runs, layout)
+        for (start, end), (built, _) in zip(runs, trees, strict=True):
             alone = pack.leaves(ordered)[start:end].sum() if layout is Layout.CHAIN else end - start
             if len(built.token_ids) > max_tokens and alone > 1:
                 return None

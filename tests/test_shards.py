@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import re
@@ -20,7 +21,8 @@ from clawcli.errors import (
     UsageError,
     VerifyError,
 )
-from clawcli.export.shards import ExportShardsConfig, export_shards
+from clawcli.export.config import ExportShardsConfig
+from clawcli.export.shards import export_shards
 from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.prefix.run import MergeConfig, merge_prefixes
 from clawcli.store import artefact, shards, tokenizers, trees
@@ -60,7 +62,9 @@ def export(source, output, **options):
 
 
 def steps_of(opened):
-    return {step["step_uid"]: (row, step) for row in opened.rows() for step in row.steps}
+    return {
+        step["step_uid"]: (row, step) for row in opened.rows() for step in row.steps.to_pylist()
+    }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -112,17 +116,16 @@ def test_export_saves_most_as_tree_and_nothing_as_none(place, tmp_path):
 def test_export_next_step_is_found_where_it_is_said_to_be(place, tmp_path):
     export(place / "tree", tmp_path / "s", max_tokens_per_row=1)
     opened = shards.open_shards(tmp_path / "s")
-    rows = list(opened.rows())
+    rows = [row.steps.to_pylist() for row in opened.rows()]
     last = 0
-    for row in rows:
-        for step in row.steps:
-            if step["next_row"] is None:
-                assert step["is_last"]
-                last += 1
-                continue
-            following = rows[step["next_row"]].steps[step["next_step"]]
-            assert following["trajectory_uid"] == step["trajectory_uid"]
-            assert following["step_index"] == step["step_index"] + 1
+    for step in itertools.chain.from_iterable(rows):
+        if step["next_row"] is None:
+            assert step["is_last"]
+            last += 1
+            continue
+        following = rows[step["next_row"]][step["next_step"]]
+        assert following["trajectory_uid"] == step["trajectory_uid"]
+        assert following["step_index"] == step["step_index"] + 1
     assert last == 4
 
 
@@ -132,18 +135,18 @@ def test_export_plan_covers_rows_in_order_by_updates_and_phases(place, tmp_path)
     opened = shards.open_shards(tmp_path / "s")
     rows = list(opened.rows())
     assert [row.row_id for row in rows] == list(range(report.rows))
-    plan = opened.manifest.plan
-    assert sum(plan.rows_per_update) == report.rows
-    assert len(plan.rows_per_update) == opened.num_updates == report.updates > 2
+    updates = opened.manifest.plan.updates
+    assert len(updates) == opened.num_updates == report.updates > 2
+    assert [update.row_ids for update in updates] == [
+        [row.row_id for row in rows if row.update == number] for number in range(len(updates))
+    ]
+    assert [row for update in updates for row in update.row_ids] == list(range(report.rows))
     assert opened.num_phases == report.phases == -(-report.updates // 2)
-    assert plan.phase_of_update == [u // 2 for u in range(report.updates)]
-    for update, count in enumerate(plan.rows_per_update):
-        mine = [row for row in rows if row.update == update]
-        assert len(mine) == count
-        assert {row.phase for row in mine} == {update // 2}
-        assert count == 1 or sum(len(row.forest.token_ids) for row in mine) <= 350
-    by_phase = [row.row_id for p in range(report.phases) for row in opened.read_phase(p)]
-    assert by_phase == list(range(report.rows))
+    assert [update.phase for update in updates] == [u // 2 for u in range(report.updates)]
+    for number, update in enumerate(updates):
+        mine = [row for row in rows if row.update == number]
+        assert {row.phase for row in mine} == {update.phase}
+        assert len(mine) == 1 or sum(len(row.forest.token_ids) for row in mine) <= 350
 
 
 def test_export_seed_decides_the_order_and_nothing_else(place, tmp_path):
@@ -152,10 +155,10 @@ def test_export_seed_decides_the_order_and_nothing_else(place, tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         export(place / "tree", tmp_path / name, seed=seed, **options)
         rows = shards.open_shards(tmp_path / name).rows()
-        order[name] = [row.steps[0]["step_uid"] for row in rows]
+        order[name] = [row.steps.texts("step_uid")[0] for row in rows]
     assert order["a"] == order["b"] != order["c"]
     assert sorted(order["a"]) == sorted(order["c"])
-    files = [(tmp_path / name / shards.phase_file(0)).read_bytes() for name in ("a", "b")]
+    files = [(tmp_path / name / shards.part_file(0)).read_bytes() for name in ("a", "b")]
     assert files[0] == files[1]
 
 
@@ -318,7 +321,7 @@ def flip(file):
         (flip, "has other content"),
     ],
 )
-@pytest.mark.parametrize("file", [shards.phase_file(0), "tokenizer.json"])
+@pytest.mark.parametrize("file", [shards.part_file(0), "tokenizer.json"])
 def test_open_shards_damaged_file_is_a_verify_error(place, tmp_path, file, damage, problem):
     export(place / "tree", tmp_path / "s")
     damage(tmp_path / "s" / file)
@@ -326,40 +329,67 @@ def test_open_shards_damaged_file_is_a_verify_error(place, tmp_path, file, damag
         shards.open_shards(tmp_path / "s")
 
 
-@pytest.mark.parametrize("key", ["rows", "steps", "num_phases", "num_updates", "updates_per_phase"])
+def edit_manifest(path, change):
+    manifest = json.loads((path / "manifest.json").read_text())
+    change(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("key", ["rows", "steps", "num_phases", "num_updates"])
 @pytest.mark.parametrize("change", [lambda n: n - 1, lambda n: n + 1, lambda n: 99])
 def test_open_shards_edited_count_is_a_verify_error(place, tmp_path, key, change):
     options = {"max_tokens_per_row": 1, "tokens_per_update": 1, "updates_per_phase": 2}
     export(place / "tree", tmp_path / "s", merge="none", **options)
-    manifest = artefact.read_manifest(tmp_path / "s")
-    manifest[key] = change(manifest[key])
-    (tmp_path / "s" / "manifest.json").write_text(json.dumps(manifest))
-    problem = {"steps": "hold 13 steps", "updates_per_phase": "updates each|int. >= 1"}.get(
-        key, key
-    )
+    edit_manifest(tmp_path / "s", lambda manifest: manifest.update({key: change(manifest[key])}))
+    problem = {"steps": "hold 13 steps", "rows": "the plan reads row|hold 13 rows"}.get(key, key)
     with pytest.raises(VerifyError, match=problem):
         shards.open_shards(tmp_path / "s")
 
 
-def test_open_shards_plan_that_cuts_elsewhere_is_a_verify_error(place, tmp_path):
+def swap_rows(updates):
+    first, last = updates[0]["rows"][0], updates[-1]["rows"][0]
+    first[0], last[0] = last[0], first[0]
+
+
+PLANS = {
+    "another order of rows": (swap_rows, "are not those of the plan: update differs"),
+    "a row twice": (
+        lambda updates: updates[0]["rows"][0].append(updates[1]["rows"][0][0]),
+        "2 times in epoch 0, not once",
+    ),
+    "a row never": (
+        lambda updates: updates[-1]["rows"][0].pop(),
+        "does not have as many rows|0 times",
+    ),
+    "a row that is not there": (
+        lambda updates: updates[0]["rows"][0].append(99),
+        "reads row 99 1 times in epoch 0, not once",
+    ),
+    "an update less": (lambda updates: updates.pop(), "num_updates is"),
+    "a rank more": (lambda updates: updates[0]["rows"].append([]), "as many rows for each rank"),
+    "a phase that comes again": (lambda updates: updates[-1].update(phase=0), "num_phases is"),
+    "another epoch": (lambda updates: updates[0].update(epoch=1), "times in epoch"),
+    "another stage": (lambda updates: updates[0].update(stage=1), "the stages of the plan"),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_open_shards_plan_that_was_edited_is_a_verify_error(place, tmp_path, name):
+    change, problem = PLANS[name]
     options = {"max_tokens_per_row": 1, "tokens_per_update": 350}
-    export(place / "tree", tmp_path / "s", merge="none", **options)
-    manifest = artefact.read_manifest(tmp_path / "s")
-    plan = manifest["plan"]["rows_per_update"]
-    assert len(set(plan)) > 1
-    plan.insert(0, plan.pop(next(i for i, n in enumerate(plan) if n != plan[0])))
-    (tmp_path / "s" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(VerifyError, match="are not those of the plan"):
+    export(place / "tree", tmp_path / "s", merge="none", **options, updates_per_phase=1)
+    edit_manifest(tmp_path / "s", lambda manifest: change(manifest["plan"]["updates"]))
+    with pytest.raises(VerifyError, match=problem):
         shards.open_shards(tmp_path / "s")
 
 
 def test_open_shards_file_with_other_columns_is_a_verify_error(place, tmp_path):
     export(place / "tree", tmp_path / "s")
-    file = tmp_path / "s" / shards.phase_file(0)
+    file = tmp_path / "s" / shards.part_file(0)
     pq.write_table(pq.read_table(file).drop_columns("token_ids"), file)
     manifest = artefact.read_manifest(tmp_path / "s")
     for entry in manifest["files"]:
-        if entry["path"] == shards.phase_file(0):
+        if entry["path"] == shards.part_file(0):
             entry.update(bytes=file.stat().st_size, blake2b=artefact.file_hash(file))
     (tmp_path / "s" / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(VerifyError, match="has other columns"):
@@ -377,7 +407,7 @@ def test_rows_are_arrays_that_torch_takes_without_a_warning(place, tmp_path):
 
 def test_token_ids_are_stored_byte_stream_split_under_zstd(place, tmp_path):
     export(place / "tree", tmp_path / "s")
-    with pq.ParquetFile(tmp_path / "s" / shards.phase_file(0)) as file:
+    with pq.ParquetFile(tmp_path / "s" / shards.part_file(0)) as file:
         group = file.metadata.row_group(0)
         columns = {
             group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from train_data import guessing_rows, write_shards
+from train_data import guessing_rows, packed_row, write_shards
 from transformers import (
     DiffLlamaConfig,
     DiffLlamaForCausalLM,
@@ -20,7 +20,8 @@ from transformers import (
 
 from clawcli.errors import DataError
 from clawcli.gate import Objective
-from clawcli.store.shards import PackedRow, open_shards
+from clawcli.store.shard_cache import PackedRow
+from clawcli.store.shards import open_shards
 from clawcli.train import check
 from clawcli.train.config import TrainConfig
 from clawcli.train.model import tiny_model, tree_obstacle
@@ -35,9 +36,9 @@ def fits(path: Path, model: nn.Module, rows: list[PackedRow]) -> bool:
 
 def unmerged(rows: list[PackedRow]) -> list[PackedRow]:
     """Keep the first step of the first row, as a row of its own."""
-    step = rows[0].steps[0]
+    step = rows[0].steps.to_pylist()[0]
     forest = separate([rows[0].forest.row(step["segment"])])
-    return [PackedRow(0, 0, 0, forest, [step | {"segment": 0}])]
+    return [packed_row(0, 0, 0, forest, [step | {"segment": 0}])]
 
 
 def small(config_class: type) -> object:

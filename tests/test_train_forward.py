@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from train_data import make_step
+from train_data import make_step, packed_row
 from transformers import (
     FalconConfig,
     FalconForCausalLM,
@@ -42,7 +42,6 @@ from transformers.models.qwen3 import modeling_qwen3
 
 from clawcli.errors import DataError
 from clawcli.gate import Objective
-from clawcli.store.shards import PackedRow
 from clawcli.train.attention import forest_attention, plan_forest
 from clawcli.train.config import TrainConfig
 from clawcli.train.forward import Span, action_logprobs
@@ -195,7 +194,7 @@ def objective_loss(
         for i, span in enumerate(spans)
     ]
     config = TrainConfig(shards="", output="", model="tiny", objective=Objective(objective))
-    row = train_row(PackedRow(0, 0, 0, forest, steps), config.objective)
+    row = train_row(packed_row(0, 0, 0, forest, steps), config.objective)
     (scales_N,) = update_scales([row], config.aggregation)
     with torch.no_grad():
         now_N = action_logprobs(model, forest, spans)
@@ -287,7 +286,7 @@ def test_gradients_with_summed_advantages_on_shared_tokens_are_far_off():
             for a in advantages
         ]
         config = TrainConfig(shards="", output="", model="tiny", objective=Objective.PPO)
-        row = train_row(PackedRow(0, 0, 0, forest, steps), config.objective)
+        row = train_row(packed_row(0, 0, 0, forest, steps), config.objective)
         frozen = Frozen(old_N.repeat(len(steps)), old_N.repeat(len(steps)))
         return row_loss(model, row, np.ones(3 * len(steps)), frozen, config)
 

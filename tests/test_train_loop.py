@@ -8,11 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from train_data import Bigram, forest, guessing_rows, make_step, rewarded_probability
+from train_data import (
+    Bigram,
+    forest,
+    guessing_rows,
+    make_step,
+    packed_row,
+    rewarded_probability,
+    with_steps,
+)
 
 from clawcli.errors import TrainingError
 from clawcli.gate import Objective
-from clawcli.store.shards import PackedRow
+from clawcli.store.shard_cache import PackedRow
 from clawcli.train import loop
 from clawcli.train.config import OptimConfig, PpoConfig, TrainConfig
 from clawcli.train.losses import Aggregation
@@ -50,9 +58,9 @@ def two_step_rows(cut: bool) -> list[PackedRow]:
         for i, span in enumerate(spans)
     ]
     if not cut:
-        return [PackedRow(0, 0, 0, forest(*((-1, body) for body in bodies)), steps)]
+        return [packed_row(0, 0, 0, forest(*((-1, body) for body in bodies)), steps)]
     return [
-        PackedRow(i, 0, 0, forest((-1, body)), [step | {"segment": 0}])
+        packed_row(i, 0, 0, forest((-1, body)), [step | {"segment": 0}])
         for i, (body, step) in enumerate(zip(bodies, steps, strict=True))
     ]
 
@@ -227,7 +235,9 @@ def bigram_and_row() -> tuple[Bigram, TrainRow, loop.Frozen]:
     """
     model = Bigram([[0.38, 0.22, 0.4], [0.5, 0.2, 0.3], [0.3, 0.3, 0.4]])
     step = make_step(0, 1, 3, rollout_logprobs=np.log([0.16, 0.5]).tolist())
-    row = train_row(PackedRow(0, 0, 0, forest((-1, [0, 1, 2])), [step]), Objective.PPO)
+    row = train_row(packed_row(0, 0, 0, forest((-1, [0, 1, 2])), [step]), Objective.PPO)
+    # shards hold float32
+    row = replace(row, behaviour_N=np.log([0.16, 0.5]))
     old, ref = (torch.tensor(p, dtype=torch.float64).log() for p in ([0.2, 0.4], [0.11, 0.3]))
     return model, row, loop.Frozen(old, ref)
 
@@ -278,7 +288,7 @@ def test_sft_logprob_means_are_means_over_the_tokens_of_each_step():
     model = tiny_model(64, dtype=torch.float64)
     rows = [train_row(each, Objective.SFT) for each in two_step_rows(False)]
     expected = {}
-    for step in two_step_rows(False)[0].steps:
+    for step in two_step_rows(False)[0].steps.to_pylist():
         start, end = step["response_start"], step["response_end"]
         token_ids = torch.from_numpy(rows[0].forest.row(step["segment"])).long()
         with torch.no_grad():
@@ -294,7 +304,7 @@ def test_sft_logprob_means_are_means_over_the_tokens_of_each_step():
 def test_temperature_of_a_step_counts_in_the_frozen_and_in_the_current_log_probs():
     model = tiny_model(64, dtype=torch.float64)
     (packed,) = two_step_rows(False)
-    cold = replace(packed, steps=[step | {"temperature": 0.7} for step in packed.steps])
+    cold = with_steps(packed, [step | {"temperature": 0.7} for step in packed.steps.to_pylist()])
     rows, frozen = rows_and_frozen(model, [cold])
     with torch.no_grad():
         logits_V = model(torch.tensor([[7]])).logits[0, -1]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from train_data import forest, make_step
+from train_data import forest, make_step, packed_row
 
 from clawcli.errors import DataError
 from clawcli.gate import Objective
-from clawcli.store.shards import PackedRow
 from clawcli.train.rows import TrainRow, train_row
 
 
 def make_row(objective: Objective, *steps: dict) -> TrainRow:
     tokens = forest((-1, [1, 2, 3, 4]), (0, [5, 6]))
-    return train_row(PackedRow(0, 0, 0, tokens, list(steps)), objective)
+    return train_row(packed_row(0, 0, 0, tokens, list(steps)), objective)
 
 
 @pytest.mark.parametrize(

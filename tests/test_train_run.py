@@ -12,7 +12,14 @@ import pytest
 import torch
 from safetensors.numpy import load_file as load_arrays
 from safetensors.torch import load_file
-from train_data import forest, guessing_rows, make_step, write_shards
+from train_data import (
+    forest,
+    guessing_rows,
+    make_step,
+    packed_row,
+    with_steps,
+    write_shards,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from clawcli.config import resolve
@@ -28,7 +35,7 @@ from clawcli.errors import (
 )
 from clawcli.gate import Objective
 from clawcli.store import artefact, tokenizers
-from clawcli.store.shards import PackedRow
+from clawcli.store.shard_cache import PackedRow
 from clawcli.train import loop
 from clawcli.train.config import OptimConfig, PpoConfig, TrainConfig
 from clawcli.train.model import quiet_transformers, tiny_model
@@ -56,7 +63,10 @@ def run(tmp_path: Path, rows: list[PackedRow], objective: str = "ppo", **fields)
 
 def edit_steps(rows: list[PackedRow], **fields: object) -> list[PackedRow]:
     return [
-        replace(row, steps=[step | {k: v(step) for k, v in fields.items()} for step in row.steps])
+        with_steps(
+            row,
+            [step | {k: v(step) for k, v in fields.items()} for step in row.steps.to_pylist()],
+        )
         for row in rows
     ]
 
@@ -79,7 +89,7 @@ def separate_rows() -> list[PackedRow]:
             )
             for s, body in enumerate(bodies)
         ]
-        rows.append(PackedRow(row_id, 0, row_id, forest(*((-1, b) for b in bodies)), steps))
+        rows.append(packed_row(row_id, 0, row_id, forest(*((-1, b) for b in bodies)), steps))
     return rows
 
 
@@ -125,9 +135,9 @@ def test_train_ppo_saves_what_each_phase_held_fixed(tmp_path):
     )
     np.testing.assert_array_equal(first["old_logprobs"], first["ref_logprobs"])
     assert np.abs(second["old_logprobs"] - second["ref_logprobs"]).max() > 0.1
-    logged = [step["rollout_logprobs"][0] for row in rows[:8] for step in row.steps]
+    logged = [step["rollout_logprobs"][0] for row in rows[:8] for step in row.steps.to_pylist()]
     np.testing.assert_allclose(first["old_logprobs"], logged, rtol=0, atol=1e-5)
-    steps = [step for row in rows[:8] for step in row.steps]
+    steps = [step for row in rows[:8] for step in row.steps.to_pylist()]
     expected = [step["trajectory_return"] - step["group_reward_mean"] for step in steps]
     np.testing.assert_array_equal(first["advantages"], expected)
     assert first["row_ids"].tolist() == list(range(8))
@@ -141,7 +151,7 @@ def test_train_ppo_scaled_by_std_divides_the_advantages(tmp_path):
     expected = [
         (step["trajectory_return"] - step["group_reward_mean"]) / (step["group_reward_std"] + 1e-6)
         for row in rows
-        for step in row.steps
+        for step in row.steps.to_pylist()
     ]
     np.testing.assert_allclose(frozen["advantages"], expected, rtol=1e-12)
     assert np.abs(frozen["advantages"]).max() > 1.0  # a return is 0 or 1: no difference is
@@ -152,7 +162,7 @@ def test_train_writes_a_priority_for_each_trained_step(tmp_path, objective):
     rows = guessing_rows()
     run(tmp_path, rows, objective)
     table = pl.read_parquet(tmp_path / "run" / "priorities.parquet")
-    steps = {step["step_uid"]: (row.update, step) for row in rows for step in row.steps}
+    steps = {step["step_uid"]: (row.update, step) for row in rows for step in row.steps.to_pylist()}
     assert sorted(table["step_uid"]) == sorted(steps)
     for entry in table.iter_rows(named=True):
         update, step = steps[entry["step_uid"]]
@@ -246,10 +256,10 @@ def test_train_on_separate_rows_gives_the_metrics_of_the_tree(tmp_path):
     trees = guessing_rows(attempts=6)
     separated = []
     for row in trees:
-        ends = [step["segment"] for step in row.steps]
+        ends = [step["segment"] for step in row.steps.to_pylist()]
         roots = forest(*((-1, row.forest.row(segment).tolist()) for segment in ends))
-        steps = [step | {"segment": s} for s, step in enumerate(row.steps)]
-        separated.append(replace(row, forest=roots, steps=steps))
+        steps = [step | {"segment": s} for s, step in enumerate(row.steps.to_pylist())]
+        separated.append(with_steps(replace(row, forest=roots), steps))
     found = []
     for name, rows in (("tree", trees), ("none", separated)):
         (tmp_path / name).mkdir()
@@ -295,10 +305,12 @@ def test_train_ppo_on_log_probs_of_another_model_is_refused_with_the_distance(tm
 
 def half_by_another_model() -> list[PackedRow]:
     """Rows in which every second step comes from another policy, with other log-probs."""
-    rows = guessing_rows()
-    for row in rows:
-        for step in row.steps[::2]:
+    rows = []
+    for row in guessing_rows():
+        steps = row.steps.to_pylist()
+        for step in steps[::2]:
             step |= {"policy": "other", "rollout_logprobs": shifted(step)}
+        rows.append(with_steps(row, steps))
     return rows
 
 
@@ -392,7 +404,7 @@ def test_train_on_missing_shards_is_refused(tmp_path):
 def test_train_leaves_out_steps_without_tokens_and_counts_them(tmp_path):
     rows = guessing_rows()
     empty = make_step(1, 12, 12, step_uid="empty", rollout_logprobs=[])
-    rows[0].steps.append(empty)
+    rows[0] = with_steps(rows[0], [*rows[0].steps.to_pylist(), empty])
     report = run(tmp_path, rows, "sft")
     assert report.steps_left_out_by_reason == {"no_action_tokens": 1}
     assert report.steps_trained == 128
@@ -410,7 +422,7 @@ def with_an_empty_step(rows: list[PackedRow]) -> list[PackedRow]:
         mu_valid=None,
         state_kind=None,
     )
-    rows[0].steps.append(empty)
+    rows[0] = with_steps(rows[0], [*rows[0].steps.to_pylist(), empty])
     return rows
 
 
@@ -484,7 +496,7 @@ def test_train_on_separate_rows_needs_nothing_of_the_architecture(tmp_path):
 
 
 def test_train_on_rows_longer_than_the_model_names_the_limit(tmp_path):
-    long = [PackedRow(0, 0, 0, forest((-1, list(range(20)))), [make_step(0, 18, 20)])]
+    long = [packed_row(0, 0, 0, forest((-1, list(range(20)))), [make_step(0, 18, 20)])]
     with pytest.raises(DataError, match=r"has 20 tokens, but .* has 16 positions"):
         run(tmp_path, long, "sft", model=gpt2(tmp_path / "model"))
 

@@ -10,12 +10,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from clawcli.export.shards import ExportShardsConfig, export_shards
+from clawcli.export.config import ExportShardsConfig
+from clawcli.export.shards import export_shards
 from clawcli.gate import Objective
 from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.prefix.run import MergeConfig, merge_prefixes
 from clawcli.store import tokenizers
-from clawcli.store.shards import PackedRow, open_shards
+from clawcli.store.shard_cache import PackedRow
+from clawcli.store.shards import open_shards
 from clawcli.train import loop
 from clawcli.train.config import OptimConfig, TrainConfig
 from clawcli.train.model import quiet_transformers, tiny_model
@@ -48,7 +50,7 @@ def winning_probability(model: torch.nn.Module, rows: list[PackedRow]) -> float:
     prompts = {
         tuple(row.forest.row(step["segment"])[: step["response_start"]].tolist())
         for row in rows
-        for step in row.steps
+        for step in row.steps.to_pylist()
     }
     with torch.no_grad():
         probabilities = [
@@ -64,7 +66,9 @@ def answer_logprobs(model: torch.nn.Module, rows: list[PackedRow]) -> dict[float
     for packed in rows:
         row = train_row(packed, Objective.PPO)
         logprobs_N = loop.score(model, [row])[row.row_id].numpy()
-        for step, total in zip(packed.steps, np.bincount(row.step_N, logprobs_N), strict=True):
+        for step, total in zip(
+            packed.steps.to_pylist(), np.bincount(row.step_N, logprobs_N), strict=True
+        ):
             found[step["reward"]].append(total)
     return {reward: float(np.mean(values)) for reward, values in found.items()}
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from conftest import assistant, system, tau, user
 
-from clawcli.export.shards import ExportShardsConfig, export_shards
+from clawcli.export.config import ExportShardsConfig
+from clawcli.export.shards import export_shards
 from clawcli.gate import Objective
 from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.prefix.run import MergeConfig, merge_prefixes
@@ -44,7 +45,7 @@ def test_loss_weight_of_a_step_reaches_the_shards_and_the_loss(tmp_path, layout)
         )
     )
     (row,) = shards.open_shards(tmp_path / "shards").rows()
-    assert [step["weight"] for step in row.steps] == [0.5]
+    assert [step["weight"] for step in row.steps.to_pylist()] == [0.5]
     train(
         TrainConfig(
             shards=str(tmp_path / "shards"),

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clawcli.priority import uniform_keys
+from clawcli.sampling import uniform_keys
 from clawcli.store import uids
 
 

@@ -10,7 +10,8 @@ from conftest import assistant, system, tau, tool, user
 
 from clawcli import tree
 from clawcli.errors import DataError, NotFoundError, VerifyError
-from clawcli.export.shards import ExportShardsConfig, export_shards
+from clawcli.export.config import ExportShardsConfig
+from clawcli.export.shards import export_shards
 from clawcli.ingest.run import IngestConfig, ingest
 from clawcli.manage.verify import VerifyConfig, check_tree, verify
 from clawcli.prefix.run import MergeConfig, merge_prefixes
@@ -214,13 +215,19 @@ def steps_changed(**changes):
         (set_column("steps", lambda value: value[:-1]), "hold 4 steps, the manifest says 5"),
         (set_column("update", lambda value: value + 1), "are not those of the plan"),
         (set_column("row_id", lambda value: value + 1), "are not those of the plan"),
-        (set_column("phase", lambda value: None), "are not those of the plan"),
-        (set_column("token_ids", lambda value: value[:-1]), "tokens is"),
+        (set_column("phase", lambda value: None), "a row with a null"),
+        (set_column("token_ids", lambda value: value[:-1]), "its cost is"),
+        (set_column("cost", lambda value: value + 1), "its cost is"),
+        (steps_changed(weight=lambda value: 0.5), "weight is 0.5, not 1.0"),
+        (steps_changed(loss_weight=lambda value: 0.5), "weight is 1.0, not 0.5"),
+        (steps_changed(pi=lambda value: 0.5), "pi is 0.5, not 1.0"),
+        (steps_changed(sampling_weight=lambda value: 0.0), "was not drawn in stage 0 with seed 0"),
+        (steps_changed(trajectory_uid=lambda value: "x"), "holds 1 units, the plan says"),
         (set_column("token_ids", lambda value: None), "a row with a null"),
     ],
 )
 def test_verify_shards_that_leave_the_plan_are_found(place, change, problem):
-    rewrite(place / "shards", shards.phase_file(0), change)
+    rewrite(place / "shards", shards.part_file(0), change)
     with pytest.raises(VerifyError) as found:
         run(place / "shards")
     assert problem in str(found.value)
@@ -257,10 +264,8 @@ def test_verify_edited_manifest_is_one_sentence(place, name, key, value, problem
         ("tree", "eos_token_id", 10**30, "eos_token_id"),
         ("tree", "vocab_size", 7, "has vocab_size 1024, the manifest says 7"),
         ("shards", "plan", MISSING, "missing required field `plan`"),
-        ("shards", "plan", {"rows_per_update": [0], "phase_of_update": [0]}, "Expected `int` >= 1"),
-        ("shards", "plan", {"rows_per_update": [1, 1], "phase_of_update": [0, 0]}, "2 updates"),
+        ("shards", "plan", {"updates": []}, "missing required field"),
         ("shards", "num_phases", 99, "num_phases is 99"),
-        ("shards", "updates_per_phase", 0, "Expected `int` >= 1"),
         ("shards", "eos_token_id", 10**6, "eos_token_id is 1000000, but the vocabulary"),
         ("shards", "tokenizer_file", "nope", "Invalid enum value 'nope'"),
         ("shards", "tokens", 1, "the manifest says 1"),

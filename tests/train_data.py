@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
 from clawcli import schema
 from clawcli.store import artefact, shards, tokenizers
-from clawcli.store.shards import PackedRow
+from clawcli.store.shard_cache import PackedRow, StepColumns, Steps
 from clawcli.train.model import tiny_model
 from clawcli.tree import Forest
 
@@ -53,6 +53,8 @@ def make_step(segment: int, start: int, end: int, **fields: Any) -> dict[str, An
         "state_kind": "full",
         "token_provenance": "engine_logprobs",
         "mu_valid": True,
+        "loss_weight": 1.0,
+        "sampling_weight": 1.0,
         "pi": 1.0,
         "weight": 1.0,
         "segment": segment,
@@ -73,14 +75,46 @@ def forest(*segments: tuple[int, list[int]]) -> Forest:
     )
 
 
+def packed_row(
+    row_id: int, phase: int, update: int, forest: Forest, steps: list[dict[str, Any]]
+) -> PackedRow:
+    """Build a packed row of steps as Python values."""
+    kind = schema.arrow_schema(schema.SHARDS).field("steps").type.value_type
+    columns = StepColumns(pa.array(steps, kind))
+    return PackedRow(row_id, phase, update, forest, Steps(columns, 0, len(steps)))
+
+
+def with_steps(row: PackedRow, steps: list[dict[str, Any]]) -> PackedRow:
+    """Let a packed row have other steps."""
+    return packed_row(row.row_id, row.phase, row.update, row.forest, steps)
+
+
 def write_shards(path: Path, rows: list[PackedRow], **manifest: Any) -> Path:
     """Write a shards artefact with the tiny tokenizer."""
     tokenizer = tokenizers.load("tiny")
-    phase_of_update = dict(sorted({row.update: row.phase for row in rows}.items()))
-    rows_per_update = Counter(row.update for row in rows)
+    fields = schema.arrow_schema(schema.SHARDS)
+    entries = [
+        {
+            "row_id": row.row_id,
+            "stage": 0,
+            "phase": row.phase,
+            "update": row.update,
+            "cost": len(row.forest.token_ids),
+            "token_ids": row.forest.token_ids.tolist(),
+            "segment_starts": row.forest.segment_starts.tolist(),
+            "segment_parents": row.forest.segment_parents.tolist(),
+            "steps": row.steps.to_pylist(),
+        }
+        for row in rows
+    ]
+    updates = [
+        {"phase": members[0].phase, "stage": 0, "epoch": 0, "rows": [[r.row_id for r in members]]}
+        for members in (list(each) for _, each in groupby(rows, lambda row: row.update))
+    ]
     with artefact.create(path, kind="shards", force=False, config={}, inputs=[]) as draft:
-        for phase, members in groupby(rows, lambda row: row.phase):
-            shards.write_phase(draft.path, phase, members)
+        with shards.Writer(draft.path) as writer:
+            for part, each in enumerate(entries):
+                writer.write(pa.Table.from_pylist([each], schema=fields), part // 4)
         tokenizer.to_file(draft.path / "tokenizer.json")
         draft.manifest |= {
             "tokenizer": "tiny",
@@ -89,13 +123,19 @@ def write_shards(path: Path, rows: list[PackedRow], **manifest: Any) -> Path:
             "template_hash": "",
             "num_phases": rows[-1].phase + 1,
             "num_updates": rows[-1].update + 1,
-            "updates_per_phase": list(phase_of_update.values()).count(0),
             "rows": len(rows),
             "steps": sum(len(row.steps) for row in rows),
             "tokens": sum(len(row.forest.token_ids) for row in rows),
             "plan": {
-                "rows_per_update": [rows_per_update[update] for update in phase_of_update],
-                "phase_of_update": list(phase_of_update.values()),
+                "seed": 0,
+                "unit": "trajectory",
+                "beta": 1.0,
+                "stages": [{"units": 1, "threshold": None, "importance_weight_bound": 1.0}],
+                "epochs": 1,
+                "ranks": 1,
+                "rank_imbalance_frac": 0.0,
+                "whole_trajectories": False,
+                "updates": updates,
             },
             "tokenizer_file": "tokenizer.json",
             "eos_token_id": 2,
@@ -165,7 +205,7 @@ def _star(
         for i, answer in enumerate(answers)
     ]
     tree = forest((-1, prompt.tolist()), *((0, [answer]) for answer in leaves))
-    return PackedRow(row_id, update // updates_per_phase, update, tree, steps)
+    return packed_row(row_id, update // updates_per_phase, update, tree, steps)
 
 
 def rewarded_probability(model: torch.nn.Module, *, tasks: int = 4) -> float:

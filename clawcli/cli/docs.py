@@ -20,6 +20,7 @@ import typer
 
 from clawcli import schema
 from clawcli.cli.app import app
+from clawcli.config import listed_kinds
 from clawcli.objectives import RULES, Effect, Objective, Reason
 from clawcli.schema import Column
 
@@ -51,8 +52,8 @@ def cli_page() -> str:
 def _configs() -> dict[str, list[type]]:
     """Name the configuration classes of each verb."""
     from clawcli.curate.run import CurateConfig
+    from clawcli.export.config import ExportShardsConfig
     from clawcli.export.run import ExportRowsConfig
-    from clawcli.export.shards import ExportShardsConfig
     from clawcli.ingest.attach.run import AttachConfig
     from clawcli.ingest.run import IngestConfig
     from clawcli.manage.optimize import OptimizeConfig
@@ -81,7 +82,7 @@ def _settings_table(kind: type) -> str:
 
 
 def _setting_rows(kind: type, prefix: str = "") -> Iterator[str]:
-    meanings = _attribute_docs(kind)
+    meanings, listed = _attribute_docs(kind), listed_kinds(kind)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if dataclasses.is_dataclass(field.default_factory):
             yield from _setting_rows(field.default_factory, f"{prefix}{field.name}.")  # type: ignore[arg-type]
@@ -94,6 +95,8 @@ def _setting_rows(kind: type, prefix: str = "") -> Iterator[str]:
             default = "required"
         meaning = meanings[field.name].replace("|", "\\|")
         yield f"| `{prefix}{field.name}` | {default} | {meaning} |"
+        if field.name in listed:
+            yield from _setting_rows(listed[field.name], f"{prefix}{field.name}[].")
 
 
 def _attribute_docs(kind: type) -> dict[str, str]:

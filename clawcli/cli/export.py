@@ -13,8 +13,8 @@ from clawcli.cli.console import Manner, counts, number, run_verb
 from clawcli.errors import UsageError
 
 if TYPE_CHECKING:
+    from clawcli.export.config import ExportShardsReport
     from clawcli.export.run import ExportRowsReport
-    from clawcli.export.shards import ExportShardsReport
 
 
 NAME = "export"
@@ -56,12 +56,41 @@ def command(
             help="Shards: longer steps are left out and counted. Default 131,072.",
         ),
     ] = None,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|SHARE|all",
+            help="Shards: units to draw, such as 1000 or 0.1, without replacement. Default all.",
+        ),
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(help="Shards: what is drawn, trajectory or step. Default trajectory."),
+    ] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPR",
+            help="Shards: the chance to be drawn rises with it: 'max(priorities.priority)'. Weights "
+            "make up for it.",
+        ),
+    ] = None,
     tokens_per_update: Annotated[
         int | None,
         typer.Option(
             "--tokens-per-update",
-            help="Shards: computed tokens per optimiser step. Default: one packing target.",
+            help="Shards: computed tokens per optimiser step. Default: one packing target a rank.",
         ),
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            help="Shards: processes that the rows of an update are split over, as many for each. "
+            "Default 1."
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Shards: orders over the rows. Default 1.")
     ] = None,
     seed: opt.Seed = None,
     reward_expr: Annotated[
@@ -82,13 +111,19 @@ def command(
 
     With --as sft: JSON lines {prompt, completion, tools, step_uid}, one per trained step (TRL's
     prompt-completion form); --rows trajectory gives {messages, tools, step_uids}. Without --as:
-    shards of packed token rows, shuffled by the seed, with the plan of phases and updates.
+    shards of packed token rows, shuffled by the seed, with the plan of phases, updates and ranks.
+    --sample draws trajectories or steps; stages of a curriculum are [[stages]] of --config.
     """
     shards_only = {
         "merge": merge,
         "max_tokens_per_row": max_tokens_per_row,
         "max_step_tokens": max_step_tokens,
+        "sample": sample,
+        "unit": unit,
+        "priority": priority,
         "tokens_per_update": tokens_per_update,
+        "ranks": ranks,
+        "epochs": epochs,
         "seed": seed,
         "reward_expr": reward_expr,
     }
@@ -102,7 +137,8 @@ def command(
     if as_ is None:
         if rows is not None:
             raise UsageError("--rows goes with --as.", "Add --as sft.")
-        from clawcli.export.shards import ExportShardsConfig, export_shards
+        from clawcli.export.config import ExportShardsConfig
+        from clawcli.export.shards import export_shards
 
         run_verb(
             NAME,
@@ -142,9 +178,9 @@ def _row_words(report: ExportRowsReport) -> Iterator[str]:
 
 def _shard_words(report: ExportShardsReport) -> Iterator[str]:
     yield (
-        f"{number(report.steps)} steps in {number(report.rows)} packed rows of "
-        f"{number(report.tokens)} tokens, {number(report.updates)} updates in "
-        f"{number(report.phases)} phases."
+        f"{number(report.steps)} steps of {number(report.trajectories)} trajectories in "
+        f"{number(report.rows)} packed rows of {number(report.tokens)} tokens, "
+        f"{number(report.updates)} updates in {number(report.phases)} phases."
     )
     yield (
         f"Rows of up to {number(report.max_tokens_per_row)} tokens keep {report.merge_kept_frac:.0%} "
@@ -152,3 +188,20 @@ def _shard_words(report: ExportShardsReport) -> Iterator[str]:
     )
     if left := counts(report.steps_left_out_by_reason):
         yield f"Left out: {left}."
+    if len(report.units_by_stage) > 1:
+        yield f"Units by stage: {counts(report.units_by_stage)}."
+    if kinds := counts(report.priorities_by_kind):
+        yield (
+            f"Units by priority: {kinds}. Missing counts as the highest known, zero as no chance "
+            "but the uniform share."
+        )
+    if report.importance_weight_max > 1:
+        yield (
+            f"Weights make up for the draw: {report.importance_weight_max:.3g} at most, "
+            f"{report.importance_weight_bound:.3g} for the least likely unit."
+        )
+    if report.ranks > 1:
+        yield (
+            f"Of {number(report.ranks)} ranks the dearest computes {report.rank_imbalance_frac:.1%} "
+            f"more than the mean; {number(report.fillers)} rows fill up without weight."
+        )

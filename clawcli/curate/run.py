@@ -17,11 +17,10 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Meta
 
-from clawcli import schema
+from clawcli import sampling, schema
 from clawcli.config import to_dict
-from clawcli.curate import contamination, duplicates, selection, split, units
+from clawcli.curate import contamination, duplicates, limits, selection, split
 from clawcli.curate.selection import Entry, Selection
-from clawcli.curate.units import Unit
 from clawcli.curate.write import write
 from clawcli.errors import UsageError
 from clawcli.store import (
@@ -34,9 +33,11 @@ from clawcli.store import (
     registry,
     rewards,
     sidecars,
+    units,
 )
 from clawcli.store.expressions import Expression
 from clawcli.store.frame import Frame
+from clawcli.store.units import Unit
 
 _Positive = Annotated[int, Meta(ge=1)]
 
@@ -202,7 +203,7 @@ def _checked(config: CurateConfig) -> dict[str, float]:
     if config.assign is not None:
         rewards.parse_assignment(config.assign)
     if config.sample is not None:
-        _amount(config.sample)
+        sampling.parse_amount(config.sample)
     return split.parse(config.split) if config.split is not None else {}
 
 
@@ -257,34 +258,19 @@ def _limit(frame: Frame, config: CurateConfig, kept: Selection) -> None:
     if config.top_by is not None:
         scores = units.scores(frame, _expression(config, "--top-by", config.top_by), config.unit)
     if (most := config.limit_per_group) is not None:
-        rank = units.draws(members, config.seed) if scores is None else -scores
-        chosen = units.at_most(members, members.left(kept.left), frame, most, rank)
+        rank = limits.draws(members, config.seed) if scores is None else -scores
+        chosen = limits.at_most(members, members.left(kept.left), frame, most, rank)
         kept.keep(chosen[members.of_step], "limit_per_group", str(most))
     if config.top_k is not None and scores is not None:
-        chosen, is_known = units.best(members, members.left(kept.left), scores, config.top_k)
+        chosen, is_known = limits.best(members, members.left(kept.left), scores, config.top_k)
         detail = f"{config.top_k} by {config.top_by}"
         kept.keep((chosen | ~is_known)[members.of_step], "top_k", detail)
         kept.keep(is_known[members.of_step], "top_k_null", detail)
     if config.sample is not None:
-        amount, is_share = _amount(config.sample)
+        amount, is_share = sampling.parse_amount(config.sample)
         left = members.left(kept.left)
-        chosen = units.drawn(members, left, amount, config.seed, is_share=is_share)
+        chosen = limits.drawn(members, left, amount, config.seed, is_share=is_share)
         kept.keep(chosen[members.of_step], "sample", f"{config.sample} with seed {config.seed}")
-
-
-def _amount(text: str) -> tuple[float, bool]:
-    """Read --sample; returns the amount, and whether it is a share."""
-    try:
-        is_share = not text.strip().isdigit()
-        amount = float(text)
-    except ValueError:
-        amount, is_share = 0.0, False
-    if not (0 < amount <= 1 if is_share else amount >= 1):
-        raise UsageError(
-            f"--sample {text!r} is no number of units and no share of them.",
-            "Write --sample 1000 or --sample 0.1.",
-        )
-    return amount, is_share
 
 
 def _assign(frame: Frame, config: CurateConfig, train: np.ndarray) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from clawcli import priority
+from clawcli import sampling
 from clawcli.errors import UsageError
 from clawcli.store import arrow, uids
 from clawcli.store.frame import Frame
@@ -66,6 +66,6 @@ def divide(frame: Frame, shares: Mapping[str, float], column: str, seed: int) ->
         raise UsageError(f"--split-by {column} is {values.type}, no key.", "Name group_uid.")
     attempts = frame.keys["trajectory_uid"].combine_chunks()
     keys = arrow.coalesce(uids.binary(values.cast("string")), attempts)
-    drawn = priority.uniform_keys(uids.halves(keys), seed, "split")
+    drawn = sampling.uniform_keys(uids.halves(keys), seed, "split")
     bounds = np.cumsum(list(shares.values()))[:-1]
     return np.searchsorted(bounds, drawn, side="right")

@@ -1,8 +1,7 @@
 """`claw verify`: is an artefact what its manifest says, and does it hold what it promises?
 
 Every artefact: each file's size and hash. A tree: every row is rebuilt from its nodes and compared
-with the hash that was taken before merging. Shards: every step stands in the plan once, and its
-span lies on the path of its segment.
+with the hash that was taken before merging. Shards: see verify_shards.py.
 """
 
 from __future__ import annotations
@@ -10,15 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from clawcli.errors import VerifyError
+from clawcli.manage.verify_shards import check_forest, check_shards, check_span
 from clawcli.store import artefact, shards, trees
 from clawcli.store.manifest import RunManifest, decode, load_tokenizer
-from clawcli.tree import Forest, is_action_span
 
 _BATCH = 1024
 _SHOWN = 5
@@ -88,7 +86,7 @@ def verify(config: VerifyConfig) -> VerifyReport:
 
 def check_tree(tree: trees.Tree) -> list[str]:
     """Rebuild every row of a tree and say what differs from what its path promises."""
-    problems = _check_forest(tree.forest)
+    problems = check_forest(tree.forest)
     if problems:
         return problems
     columns = ("step_uid", "end_node_id", "row_tokens", "row_hash")
@@ -112,7 +110,11 @@ def check_tree(tree: trees.Tree) -> list[str]:
         name = f"step {path['step_uid']}"
         if len(row) != path["row_tokens"] or row_hash != path["row_hash"]:
             problems.append(f"{name} has another row than the one that was merged")
-        problems += [f"{name}: {what}" for what in _check_span(path, len(row))]
+        logprobs = path["rollout_logprobs"]
+        num_logprobs = None if logprobs is None else len(logprobs)
+        span = path["response_start"], path["response_end"]
+        wrong = check_span(*span, len(row), num_logprobs)
+        problems += [f"{name}: {what}" for what in wrong]
     trained = np.nan_to_num(paths["loss_weight"].to_numpy()) > 0
     logical = int(tree.forest.row_lengths()[ends[exists & trained]].sum(dtype=np.int64))
     counts = tree.manifest.counts
@@ -124,78 +126,4 @@ def check_tree(tree: trees.Tree) -> list[str]:
         said = getattr(counts, key)
         if said != found:
             problems.append(f"{key} is {found}, the manifest says {said}")
-    return problems
-
-
-def check_shards(opened: shards.Shards) -> list[str]:
-    """Read all packed rows and say what is wrong with steps, spans, links and tokens.
-
-    That rows stand where the plan wants them was checked when the shards were opened.
-    """
-    problems: list[str] = []
-    seen: Counter[str] = Counter()
-    places: dict[tuple[int, int], tuple[Any, Any]] = {}
-    links: list[tuple[str, tuple[int, int], tuple[Any, Any]]] = []
-    tokens = 0
-    for row in opened.rows():
-        name = f"row {row.row_id}"
-        problems += [f"{name}: {what}" for what in _check_forest(row.forest, siblings=False)]
-        depths = row.forest.row_lengths()
-        for index, step in enumerate(row.steps):
-            uid = step["step_uid"]
-            seen[uid] += 1
-            places[row.row_id, index] = step["trajectory_uid"], step["step_index"]
-            if step["next_row"] is not None:
-                wanted = step["trajectory_uid"], step["step_index"] + 1
-                links.append((uid, (step["next_row"], step["next_step"]), wanted))
-            if not 0 <= step["segment"] < len(depths):
-                problems.append(f"{name}: step {uid} names segment {step['segment']}")
-                continue
-            found = _check_span(step, int(depths[step["segment"]]))
-            problems += [f"{name}: step {uid}: {what}" for what in found]
-        tokens += len(row.forest.token_ids)
-    problems += [f"step {uid} stands {n} times" for uid, n in seen.items() if n != 1]
-    problems += [
-        f"step {uid}: its next step is not at {place}"
-        for uid, place, wanted in links
-        if places.get(place) != wanted
-    ]
-    if tokens != opened.manifest.tokens:
-        problems.append(f"tokens is {tokens}, the manifest says {opened.manifest.tokens}")
-    return problems
-
-
-def _check_forest(forest: Forest, *, siblings: bool = True) -> list[str]:
-    starts, parents = forest.segment_starts, forest.segment_parents
-    if not len(starts) or starts[0] != 0 or np.any(np.diff(starts) <= 0):
-        return ["the segments are not cut in order"]
-    if starts[-1] >= len(forest.token_ids) or not _is_pre_order(parents.tolist()):
-        return ["the segments are not in depth-first pre-order"]
-    if siblings:
-        begins = np.stack([parents, forest.token_ids[starts]], axis=1)
-        if len(np.unique(begins, axis=0)) < len(begins):
-            return ["two siblings start with the same token"]
-    return []
-
-
-def _is_pre_order(parents: list[int]) -> bool:
-    """Tell whether each segment continues one on the path to the segment before it."""
-    path: list[int] = []
-    for segment, parent in enumerate(parents):
-        while path and path[-1] != parent:
-            path.pop()
-        if not path and parent != -1:
-            return False
-        path.append(segment)
-    return True
-
-
-def _check_span(step: dict[str, Any], row_tokens: int) -> list[str]:
-    start, end = step["response_start"], step["response_end"]
-    logprobs = step["rollout_logprobs"]
-    problems = []
-    if not is_action_span(start, end, row_tokens):
-        problems.append(f"its span {start}..{end} is not inside its {row_tokens} tokens")
-    if logprobs is not None and len(logprobs) != end - start:
-        problems.append(f"it has {len(logprobs)} log-probs for {end - start} tokens")
     return problems

@@ -6,6 +6,7 @@ decoded here. Keys that no reader needs may be missing from these classes; they 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,12 +78,57 @@ class TreeManifest(_Tokenized):
     counts: TreeCounts
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Which packed rows one optimiser step reads."""
+
+    phase: _Count
+    stage: _Count
+    """Of the curriculum."""
+    epoch: _Count
+    """Order over the rows of the stage."""
+    rows: list[list[_Count]]
+    """row_ids of each rank, as many for each; a row that stands again is a filler of weight 0."""
+
+    @property
+    def row_ids(self) -> list[int]:
+        """Each row once, ascending."""
+        return sorted({row for mine in self.rows for row in mine})
+
+    @property
+    def fillers(self) -> int:
+        """Number of rows that stand again."""
+        return sum(map(len, self.rows)) - len(self.row_ids)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageDraw:
+    """How the units of one stage were drawn."""
+
+    units: _Positive
+    """How many were drawn."""
+    threshold: float | None
+    """Smallest key that was not drawn; null = all units that could be drawn were."""
+    importance_weight_bound: float
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Which packed rows are trained when: rows stand in this order."""
+    """What is trained when."""
 
-    rows_per_update: list[_Positive]
-    phase_of_update: list[_Count]
+    seed: _Count
+    unit: Literal["trajectory", "step"]
+    beta: float
+    """Exponent of importance weights."""
+    stages: list[StageDraw]
+    epochs: _Positive
+    ranks: _Positive
+    """Processes for which the rows of updates are split."""
+    rank_imbalance_frac: float
+    """How much more the dearest rank computes than the mean of all, mean over updates."""
+    whole_trajectories: bool
+    """Rows that share a trajectory are read in one phase."""
+    updates: list[Update]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +138,6 @@ class ShardsManifest(_Tokenized):
     tokenizer_file: Literal["tokenizer.json"]
     num_phases: _Positive
     num_updates: _Positive
-    updates_per_phase: _Positive
     rows: _Positive
     steps: _Positive
     tokens: _Positive
@@ -100,19 +145,33 @@ class ShardsManifest(_Tokenized):
 
     def contradictions(self) -> Iterator[str]:
         """Name what the counts and the plan say differently."""
-        updates = len(self.plan.rows_per_update)
-        if self.num_updates != updates:
-            yield f"num_updates is {self.num_updates}, the plan has {updates} updates"
-        phases = -(-updates // self.updates_per_phase)
-        if self.num_phases != phases:
-            yield (
-                f"num_phases is {self.num_phases}, but {updates} updates at "
-                f"{self.updates_per_phase} a phase make {phases}"
-            )
-        if self.plan.phase_of_update != [u // self.updates_per_phase for u in range(updates)]:
-            yield f"the plan's phases do not hold {self.updates_per_phase} updates each"
-        if self.rows != sum(self.plan.rows_per_update):
-            yield f"rows is {self.rows}, the plan has {sum(self.plan.rows_per_update)}"
+        updates = self.plan.updates
+        if self.num_updates != len(updates):
+            yield f"num_updates is {self.num_updates}, the plan has {len(updates)} updates"
+        phases = [update.phase for update in updates]
+        if phases != sorted(phases) or set(phases) != set(range(self.num_phases)):
+            yield f"num_phases is {self.num_phases}, which are not those of the plan's updates"
+        for number, update in enumerate(updates):
+            counts = set(map(len, update.rows))
+            if len(update.rows) != self.plan.ranks or len(counts) != 1 or 0 in counts:
+                yield f"update {number} of the plan does not have as many rows for each rank"
+                return
+        yield from self._miscounted()
+
+    def _miscounted(self) -> Iterator[str]:
+        """Name rows that are not read once in each epoch."""
+        read: Counter[tuple[int, int]] = Counter()
+        stages: dict[int, set[int]] = {}
+        for update in self.plan.updates:
+            read.update((update.epoch, row) for row in update.row_ids)
+            stages.setdefault(update.stage, set()).update(update.row_ids)
+        wanted = {(e, row) for e in range(self.plan.epochs) for row in range(self.rows)}
+        wrong = sorted(read.keys() ^ wanted) or sorted(key for key, n in read.items() if n != 1)
+        if wrong:
+            epoch, row = wrong[0]
+            yield f"the plan reads row {row} {read[epoch, row]} times in epoch {epoch}, not once"
+        if len(stages) != len(self.plan.stages) or sum(map(len, stages.values())) > self.rows:
+            yield "the stages of the plan are not those of its updates"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

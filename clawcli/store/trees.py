@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,8 @@ KIND = "tree"
 NODES_FILE = "nodes/part-00000.parquet"
 PATHS_FILE = "paths/part-00000.parquet"
 _TOKENS_PER_GROUP = 1 << 22
+_TOKENS_IN_MEMORY = 1 << 28
+"""1 GB of ids; of a larger tree they may be mapped from disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,12 @@ def _node_groups(forest: Forest) -> Iterator[pa.Table]:
         start = end
 
 
-def read(path: Path) -> Tree:
+def read(path: Path, *, spill: IO[bytes] | None = None) -> Tree:
     """Read a tree artefact whose files are those of its manifest.
+
+    Args:
+        path: the tree.
+        spill: file for the tokens of a tree that is large; null = they go into memory.
 
     Raises:
         NotFoundError: the directory is missing.
@@ -109,21 +116,60 @@ def read(path: Path) -> Tree:
     """
     manifest = decode(artefact.verify_files(path, kind=KIND), TreeManifest, path)
     try:
-        nodes = pq.read_table(path / NODES_FILE, schema=schema.arrow_schema(schema.NODES))
+        nodes, tokens = _read_nodes(path / NODES_FILE, _sink(manifest, spill))
         paths = pq.read_table(path / PATHS_FILE, schema=schema.arrow_schema(schema.PATHS))
     except (OSError, pa.ArrowException) as error:
         raise VerifyError(f"{path} cannot be read: {error}.", "Merge again.") from error
-    lists = nodes["token_ids"].combine_chunks()
-    starts = lists.offsets.to_numpy()
-    tokens = lists.values.to_numpy()[starts[0] : starts[-1]] if len(nodes) else np.zeros(0)
-    forest = Forest(
-        tokens.astype(np.int32),
-        (starts[:-1] - starts[0]).astype(np.int32) if len(nodes) else np.zeros(0, np.int32),
-        nodes["parent_id"].to_numpy().astype(np.int32),
-    )
+    sizes = nodes["tokens"].to_numpy()
+    starts = (np.cumsum(sizes) - sizes).astype(np.int32)
+    forest = Forest(tokens, starts, nodes["parent_id"].to_numpy())
     place = np.arange(len(nodes))
     if not np.array_equal(nodes["node_id"].to_numpy(), place) or not np.all(
         forest.segment_parents < place
     ):
         raise VerifyError(f"{path}: nodes are not in depth-first pre-order.", "Merge again.")
     return Tree(path, manifest, forest, paths)
+
+
+def _sink(manifest: TreeManifest, spill: IO[bytes] | None) -> IO[bytes] | None:
+    return spill if manifest.counts.unique_tokens > _TOKENS_IN_MEMORY else None
+
+
+def _read_nodes(path: Path, sink: IO[bytes] | None) -> tuple[pa.Table, np.ndarray]:
+    """Read the nodes, a row group at a time.
+
+    Returns:
+        node_id, parent_id and the number of tokens of each; and all tokens: int32, in memory or
+        mapped from the sink.
+    """
+    groups, pieces = [], []
+    with pq.ParquetFile(path) as file:
+        if not file.schema_arrow.equals(schema.arrow_schema(schema.NODES)):
+            raise pa.ArrowInvalid(f"{path.name} has other columns than nodes have")
+        for number in range(file.num_row_groups):
+            group = file.read_row_group(number)
+            lists = group["token_ids"].combine_chunks()
+            groups.append(
+                pa.table(
+                    {
+                        "node_id": group["node_id"],
+                        "parent_id": group["parent_id"],
+                        "tokens": lists.value_lengths().cast(pa.int64()),
+                    }
+                )
+            )
+            tokens = lists.flatten().to_numpy()
+            if sink is None:
+                pieces.append(tokens)
+            else:
+                sink.write(tokens)
+    if not groups:
+        empty = np.zeros(0, np.int32)
+        return pa.table({"node_id": empty, "parent_id": empty, "tokens": empty}), empty
+    nodes = pa.concat_tables(groups)
+    if any(column.null_count for column in nodes.columns):
+        raise pa.ArrowInvalid(f"{path.name} has a node with a null")
+    if sink is None:
+        return nodes, np.concatenate(pieces)
+    sink.flush()
+    return nodes, np.memmap(sink, np.int32, mode="r")

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 COLUMNS = (
-    "group_uid",
     "trajectory_return",
     "group_reward_mean",
     "group_reward_std",
     "group_size",
 )
-"""Columns of a step that its advantage, or the lack of one, comes from."""
+"""Columns of a step that its advantage comes from."""
 _STD_FLOOR = 1e-6
 
 
@@ -68,25 +67,23 @@ def group_advantages(
     return np.where(has_spread_S & np.isfinite(centred_S), centred_S, 0.0)
 
 
-def step_advantages(
-    steps: Iterable[Mapping[str, Any]], *, scale_by_std: bool = False
-) -> np.ndarray:
+def step_advantages(columns: Mapping[str, np.ndarray], *, scale_by_std: bool = False) -> np.ndarray:
     """Compute the advantages of shard steps from their frozen columns.
 
     Args:
-        steps: with COLUMNS.
+        columns: COLUMNS of the steps, float64 [S]; NaN = null.
         scale_by_std: as in group_advantages.
 
     Returns:
         float64 [S].
     """
-    rows = list(steps)
-    return_S, mean_S, std_S = (
-        np.array([np.nan if row[name] is None else row[name] for row in rows], np.float64)
-        for name in ("trajectory_return", "group_reward_mean", "group_reward_std")
+    return group_advantages(
+        columns["trajectory_return"],
+        columns["group_reward_mean"],
+        columns["group_reward_std"],
+        np.nan_to_num(columns["group_size"]).astype(np.int64),
+        scale_by_std=scale_by_std,
     )
-    size_S = np.array([row["group_size"] or 0 for row in rows], np.int64)
-    return group_advantages(return_S, mean_S, std_S, size_S, scale_by_std=scale_by_std)
 
 
 def why_no_signal(steps: Iterable[Mapping[str, Any]]) -> str:

@@ -27,6 +27,7 @@ from clawcli.train.model import TINY, embedding_rows, first_line, tree_obstacle
 from clawcli.train.rows import train_row
 from clawcli.tree import Forest, separate
 
+_GROUP = ("group_uid", *advantage.COLUMNS)
 _CHAIN_HINT = "Export the shards with --merge chain."
 _TRIAL_TOLERANCE = 1e-3
 """Largest difference of merged from separate rows, as a part of what the shared tokens do to the
@@ -75,11 +76,11 @@ def survey(shards: Shards, config: TrainConfig) -> Survey:
         found.max_row_depth = max(found.max_row_depth, int(packed.forest.depths().max()) + 1)
         found.is_merged |= bool((packed.forest.segment_parents >= 0).any())
         found.has_advantage |= bool((row.advantages_S != 0).any())
-        for step in packed.steps:
+        for step in packed.steps.to_pylist():
             own = True if step["policy"] in config.own_policy else None
             found.facts.append(gate.step_facts(step, own=own))
             found.policies.append(step["policy"])
-            found.groups.append({name: step[name] for name in advantage.COLUMNS})
+            found.groups.append({name: step[name] for name in _GROUP})
     if found.action_tokens == 0:
         raise DataError(
             f"{shards.path} holds no token to train.", "Export shards of steps with actions."

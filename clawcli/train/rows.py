@@ -5,15 +5,13 @@ Shapes: S steps of a row, N action tokens over its steps, in step order; K segme
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from clawcli.errors import DataError
 from clawcli.gate import Objective
-from clawcli.store.shards import PackedRow
+from clawcli.store.shard_cache import PackedRow, Steps
 from clawcli.train import advantage
 from clawcli.train.forward import Span
 from clawcli.tree import Forest, is_action_span
@@ -54,65 +52,98 @@ def train_row(packed: PackedRow, objective: Objective, *, scale_by_std: bool = F
     Raises:
         DataError: a span or a list of log-probs does not fit its row.
     """
-    steps = [step for step in packed.steps if step["response_end"] != step["response_start"]]
-    row_lengths_K = packed.forest.row_lengths()
-    spans = [_span(packed, step, row_lengths_K) for step in steps]
-    lengths = np.array([span.end - span.start for span in spans], np.int64)
+    steps = packed.steps
+    segment_S, start_S, end_S = (
+        steps.integers(name) for name in ("segment", "response_start", "response_end")
+    )
+    uids = steps.texts("step_uid")
+    lengths_S = end_S - start_S
+    _check_spans(packed, uids, segment_S, start_S, end_S)
+    kept = np.flatnonzero(lengths_S != 0)
     is_ppo = objective is Objective.PPO
+    counts_S, behaviour_N = _behaviour(packed, uids, lengths_S)
+    advantages_S = np.zeros(len(steps))
+    if is_ppo:
+        columns = {name: steps.numbers(name) for name in advantage.COLUMNS}
+        advantages_S = advantage.step_advantages(columns, scale_by_std=scale_by_std)
+    temperatures_S = temperatures(steps, counts_S) if is_ppo else np.ones(len(steps))
+    spans = zip(segment_S[kept].tolist(), start_S[kept].tolist(), end_S[kept].tolist(), strict=True)
+    trajectory_uids, policies = steps.texts("trajectory_uid"), steps.texts("policy")
+    versions = steps.integers("policy_version").tolist()
     return TrainRow(
         row_id=packed.row_id,
         update=packed.update,
         forest=packed.forest,
-        spans=spans,
-        step_uids=[step["step_uid"] for step in steps],
-        trajectory_uids=[step["trajectory_uid"] for step in steps],
-        policies=[step["policy"] for step in steps],
-        policy_versions=[step["policy_version"] for step in steps],
-        weights_S=np.array([step["weight"] for step in steps], np.float64),
-        temperatures_S=np.array([temperature(step) if is_ppo else 1.0 for step in steps]),
-        advantages_S=(
-            advantage.step_advantages(steps, scale_by_std=scale_by_std)
-            if is_ppo
-            else np.zeros(len(steps))
-        ),
-        behaviour_N=np.concatenate([np.zeros(0), *(behaviour(packed, step) for step in steps)]),
-        step_N=np.repeat(np.arange(len(steps)), lengths),
+        spans=[Span(*span) for span in spans],
+        step_uids=[uids[s] for s in kept],
+        trajectory_uids=[trajectory_uids[s] for s in kept],
+        policies=[policies[s] for s in kept],
+        policy_versions=[None if versions[s] < 0 else versions[s] for s in kept],
+        weights_S=steps.weights[kept],
+        temperatures_S=temperatures_S[kept],
+        advantages_S=advantages_S[kept],
+        behaviour_N=behaviour_N,
+        step_N=np.repeat(np.arange(len(kept)), lengths_S[kept]),
     )
 
 
-def temperature(step: Mapping[str, Any]) -> float:
-    """Temperature at which a step's log-probs are compared.
+def temperatures(steps: Steps, logged_S: np.ndarray) -> np.ndarray:
+    """Temperatures at which the log-probs of steps are compared: float64 [S].
 
     Where rollout log-probs count, it is the one they were drawn at; else 1, for a logged
     temperature of another model says nothing about this one's.
+
+    Args:
+        steps: of a packed row.
+        logged_S: int64 [S], how many log-probs each step has.
     """
-    logged = step["temperature"]
-    counts = step["mu_valid"] and step["rollout_logprobs"] is not None
-    return float(logged) if counts and logged is not None and logged > 0 else 1.0
+    temperature_S = steps.numbers("temperature")
+    counts_S = (steps.numbers("mu_valid") == 1) & (logged_S > 0) & (temperature_S > 0)
+    return np.where(counts_S, temperature_S, 1.0)
 
 
-def behaviour(packed: PackedRow, step: Mapping[str, Any]) -> np.ndarray:
-    """Valid rollout log-probs of a step's action: float64, NaN where there is none."""
-    length = step["response_end"] - step["response_start"]
-    logged = step["rollout_logprobs"]
-    if logged is not None and len(logged) != length:
+def _behaviour(
+    packed: PackedRow, uids: list[str], lengths_S: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Read the log-probs of the behaviour policy.
+
+    Returns:
+        int64 [S], how many each step has; and float64 [N], of all action tokens, NaN where there is
+        no valid one.
+    """
+    logged_N, counts_S = packed.steps.rollout_logprobs()
+    wrong = np.flatnonzero((counts_S > 0) & (counts_S != lengths_S))
+    if len(wrong):
+        step = int(wrong[0])
         raise DataError(
-            f"shards row {packed.row_id}, step {step['step_uid']}: rollout_logprobs has "
-            f"{len(logged)} values, the action {length} tokens.",
+            f"shards row {packed.row_id}, step {uids[step]}: rollout_logprobs has "
+            f"{counts_S[step]} values, the action {lengths_S[step]} tokens.",
             "Export the shards again; claw verify says whether the tree is intact.",
         )
-    if logged is None or not step["mu_valid"]:
-        return np.full(length, np.nan)
-    return np.array([np.nan if value is None else value for value in logged], np.float64)
+    behaviour_N = np.full(int(lengths_S.sum()), np.nan)
+    behaviour_N[np.repeat(counts_S > 0, lengths_S)] = logged_N
+    is_valid_S = packed.steps.numbers("mu_valid") == 1
+    behaviour_N[~np.repeat(is_valid_S, lengths_S)] = np.nan
+    return counts_S, behaviour_N
 
 
-def _span(packed: PackedRow, step: Mapping[str, Any], row_lengths_K: np.ndarray) -> Span:
-    span = Span(step["segment"], step["response_start"], step["response_end"])
-    exists = 0 <= span.segment < len(row_lengths_K)
-    if not exists or not is_action_span(span.start, span.end, int(row_lengths_K[span.segment])):
+def _check_spans(
+    packed: PackedRow,
+    uids: list[str],
+    segment_S: np.ndarray,
+    start_S: np.ndarray,
+    end_S: np.ndarray,
+) -> None:
+    """Refuse an action that is not on its path; a step without action tokens is not looked at."""
+    row_lengths_K = packed.forest.row_lengths()
+    exists_S = (segment_S >= 0) & (segment_S < len(row_lengths_K))
+    row_tokens_S = np.where(exists_S, row_lengths_K[np.where(exists_S, segment_S, 0)], 0)
+    fits_S = is_action_span(start_S, end_S, row_tokens_S) | (start_S == end_S)
+    wrong = np.flatnonzero(~fits_S)
+    if len(wrong):
+        step = int(wrong[0])
         raise DataError(
-            f"shards row {packed.row_id}, step {step['step_uid']}: its action at depth "
-            f"{span.start} to {span.end} is not on the path of segment {span.segment}.",
+            f"shards row {packed.row_id}, step {uids[step]}: its action at depth "
+            f"{start_S[step]} to {end_S[step]} is not on the path of segment {segment_S[step]}.",
             "Export the shards again; claw verify says whether the tree is intact.",
         )
-    return span

@@ -12,6 +12,7 @@ import json
 import logging
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from clawcli.store.manifest import load_tokenizer
 from clawcli.store.shards import Shards, open_shards
 from clawcli.train import check, checkpoint, loop
 from clawcli.train.config import TrainConfig
+from clawcli.train.dataset import ShardUpdates
 from clawcli.train.model import TINY, load_model
 from clawcli.train.rows import train_row
 
@@ -179,10 +181,11 @@ def _train_phases(
     optimizer = loop.make_optimizer(model, config.optim)
     is_ppo = config.objective is Objective.PPO
     with (directory / "metrics.jsonl").open("w") as lines:
-        for phase in range(shards.num_phases):
+        for phase, updates in groupby(ShardUpdates(shards), key=lambda update: update.phase):
             rows = [
                 train_row(packed, config.objective, scale_by_std=config.ppo.scale_by_std)
-                for packed in shards.read_phase(phase)
+                for update in updates
+                for packed in update.rows
             ]
             frozen: dict[int, loop.Frozen] = {}
             if is_ppo:
