@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BENCHES := $(filter-out bench/figures.py bench/logs.py bench/tasks.py bench/token_rows.py,$(wildcard bench/*.py))
+BENCHES := $(filter-out bench/figures.py bench/logs.py bench/rivals.py bench/tasks.py bench/token_rows.py bench/token_tree.py,$(wildcard bench/*.py))
 
 SHELL := /bin/bash
 
@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format types layers demo golden docs bench tokenizers faults fuzz sample-data clean
+.PHONY: help venv test lint format types layers demo golden docs rivals bench tokenizers faults fuzz sample-data clean
 .NOTPARALLEL:
 
 help:  ## list the targets
@@ -74,7 +74,14 @@ docs: $(READY)  ## write docs/cli.md, docs/step-table.md and tests/golden from t
 
 golden: docs  ## the same; review the diff of tests/golden
 
-bench: $(READY)  ## measure, and print one table of what was asked and what was found
+.rivals/.ready: bench/rivals.txt
+	$(PYTHON) -m venv .rivals
+	.rivals/bin/python -m pip install --quiet -r $<
+	@touch $@
+
+rivals: .rivals/.ready  ## create .rivals, with the libraries that bench/export.py is measured beside
+
+bench: $(READY) rivals  ## measure, and print one table of what was asked and what was found
 	@set -o pipefail; for bench in $(BENCHES); do $(BIN)/python $$bench --json || exit 1; done \
 		| $(BIN)/python bench/figures.py
 
@@ -94,5 +101,5 @@ sample-data: $(READY)  ## write sample_data and the tiny tokenizer again from th
 	$(BIN)/python sample_data/own_policy.py
 
 clean:  ## remove what the targets made, the environment too
-	rm -rf demo $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf demo $(VENV) .rivals .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

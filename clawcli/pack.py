@@ -201,39 +201,48 @@ def _cheapest(units: _Units, max_tokens: int, shape: cost.Shape) -> list[int]:
     count = len(units.lengths)
     added = np.append(0, np.cumsum(units.lengths - units.shared)).tolist()
     shared = units.shared.tolist()
-    # Python's integers: 70b times a billion tokens does not fit into 64 bits
-    whole = [_cost(length, shape) for length in units.lengths.tolist()]
-    saved = [_cost(length, shape) for length in shared]
-    parted = units.parts_group.tolist()
-    least: list[tuple[int, int, int]] = [(0, 0, 0)]
-    """Cost, groups parted and runs of the best cuts of the units before a place."""
+    whole, saved = _costs(units.lengths, shape), _costs(units.shared, shape)
+    # as the first of a run a unit makes one more, and may part a group
+    begins = (units.parts_group * _PARTED + 1).tolist()
+    least = [0]
+    """What the best cuts of the units before a place cost."""
     came_from = [0]
     total = 0
-    window: deque[tuple[tuple[int, int, int], int]] = deque()
+    keys: deque[int] = deque()
+    starts: deque[int] = deque()
     for unit in range(count):
         # as the first of a run this unit also costs what it shares with the one before
-        spent, parts, runs = least[unit]
-        key = (spent + saved[unit] - total, parts + parted[unit], runs + 1)
-        while window and window[-1][0] >= key:
-            window.pop()
-        window.append((key, unit))
+        key = least[unit] + saved[unit] - total + begins[unit]
+        while keys and keys[-1] >= key:
+            keys.pop()
+            starts.pop()
+        keys.append(key)
+        starts.append(unit)
         total += whole[unit] - saved[unit]
         # what a run from a start costs in tokens never grows with the start, so the window moves on
-        while window[0][1] < unit and (
-            added[unit + 1] - added[window[0][1]] + shared[window[0][1]] > max_tokens
-        ):
-            window.popleft()
-        (spent, parts, runs), start = window[0]
-        least.append((spent + total, parts, runs))
-        came_from.append(start)
-    starts = []
+        most = max_tokens - added[unit + 1]
+        while shared[starts[0]] - added[starts[0]] > most and starts[0] < unit:
+            keys.popleft()
+            starts.popleft()
+        least.append(keys[0] + total)
+        came_from.append(starts[0])
+    found = []
     place = count
     while place > 0:
         place = came_from[place]
-        starts.append(place)
-    return starts[::-1]
+        found.append(place)
+    return found[::-1]
 
 
-def _cost(tokens: int, shape: cost.Shape) -> int:
-    """Multiply-adds of the first tokens of a row, the head left out: it is the same in any cut."""
-    return tokens * shape.per_token + cost.causal_pairs(tokens) * shape.per_pair
+_PARTED = 1 << 40
+_COST = 1 << 80
+"""A cost counts before groups that are parted, and those before runs: one integer holds all three.
+No order has 2 ** 40 units."""
+
+
+def _costs(tokens: np.ndarray, shape: cost.Shape) -> list[int]:
+    """Multiply-adds of the first tokens of rows, the head left out: it is the same in any cut."""
+    # Python's integers: 70b times a billion tokens does not fit into 64 bits
+    per_token, per_pair = shape.per_token * _COST, shape.per_pair * _COST
+    pairs = cost.causal_pairs(tokens).tolist()
+    return [n * per_token + p * per_pair for n, p in zip(tokens.tolist(), pairs, strict=True)]

@@ -121,16 +121,14 @@ def weights(
         [0.25, 0.8125, 1.9375]
     """
     count = len(priorities)
-    powers = np.power(priorities + epsilon, alpha)
-    if factors is not None:
-        powers = powers * factors
-    # a large priority to a large power may be no finite number
-    highest = powers.max(initial=0.0)
-    if not np.isfinite(highest):
-        raise OverflowError("a priority to the power of alpha is no finite number")
+    given = priorities + epsilon
+    highest = given.max(initial=0.0)
     if highest == 0:
         return np.ones(count)
-    powers = powers / highest
+    # of the highest, so that no power overflows
+    powers = np.power(given / highest, alpha)
+    if factors is not None:
+        powers = powers * factors
     return (1 - uniform_share) * powers * (count / powers.sum()) + uniform_share
 
 

@@ -79,7 +79,7 @@ def eligible(tree: Tree, config: ExportShardsConfig) -> Eligible:
     fits = tree.paths["row_tokens"].to_numpy() <= config.max_step_tokens
     too_long = tree.paths["step_uid"].filter(pa.array(trained & ~fits)).to_pylist()
     paths = np.flatnonzero(trained & fits)
-    steps = tree.paths.take(paths)
+    steps = tree.paths if len(paths) == len(tree.paths) else tree.paths.take(paths)
     if not len(steps):
         long = f" and {len(too_long)} are longer than --max-step-tokens" if too_long else ""
         raise DataError(
@@ -183,16 +183,13 @@ class _Drawing:
             priorities = np.ones(int(possible.sum()))
         else:
             priorities = self._priorities(text, counts)[possible]
-        try:
-            return sampling.weights(
-                _known(priorities, counts),
-                alpha=settings.alpha,
-                epsilon=settings.epsilon,
-                uniform_share=settings.uniform_share,
-                factors=self._freshness()[possible],
-            )
-        except OverflowError as error:
-            raise DataError(f"--priority {text!r}: {error}.", "Make it smaller.") from error
+        return sampling.weights(
+            _known(priorities, counts),
+            alpha=settings.alpha,
+            epsilon=settings.epsilon,
+            uniform_share=settings.uniform_share,
+            factors=self._freshness()[possible],
+        )
 
     def _priorities(self, text: str, counts: Counter[str]) -> np.ndarray:
         """Evaluate priorities: float64 [U], NaN where it is NULL."""

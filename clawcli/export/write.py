@@ -16,7 +16,7 @@ from clawcli.export.select import Stage
 from clawcli.layout import Packed, ranges
 from clawcli.store import uids
 
-_TOKENS_PER_GROUP, _ROWS_PER_GROUP = 1 << 19, 1024
+_TOKENS_PER_GROUP, _ROWS_PER_GROUP = 1 << 20, 1024
 """Small row groups keep a reader's memory at a few megabytes."""
 _STEPS = schema.arrow_schema(schema.SHARDS).field("steps").type
 
@@ -125,19 +125,24 @@ class _Steps:
             "pi": pa.array(stage.pi[packed.steps]),
             "weight": pa.array(weights * stage.importance[packed.steps]),
         }
-        self._columns = [
-            made[field.name]
-            if field.name in made
-            else steps[field.name].combine_chunks().take(pa.array(mine))
+        self._made, self._mine = made, mine
+        self._steps = {
+            field.name: steps[field.name].combine_chunks()
             for field in _STEPS.value_type
-        ]
+            if field.name not in made
+        }
 
     def lists(self, rows: np.ndarray) -> pa.ListArray:
         """Build the list of steps of each of some rows."""
-        taken = pa.array(ranges(self._edges[rows], self._edges[rows + 1]))
-        entries = pa.StructArray.from_arrays(
-            [column.take(taken) for column in self._columns], fields=list(_STEPS.value_type)
-        )
+        taken = ranges(self._edges[rows], self._edges[rows + 1])
+        of_made, of_steps = pa.array(taken), pa.array(self._mine[taken])
+        columns = [
+            self._made[field.name].take(of_made)
+            if field.name in self._made
+            else self._steps[field.name].take(of_steps)
+            for field in _STEPS.value_type
+        ]
+        entries = pa.StructArray.from_arrays(columns, fields=list(_STEPS.value_type))
         offsets = np.append(0, np.cumsum(self._edges[rows + 1] - self._edges[rows]))
         return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), entries)
 

@@ -231,7 +231,9 @@ def _seal(draft: Draft, *, kind: str, config: dict[str, Any], inputs: list[dict[
         **draft.manifest,
         "files": files,
     }
-    (draft.path / MANIFEST).write_text(json.dumps(values, indent=1) + "\n")
+    # a line for each key: the plan of shards is long, and indented it would be written slowly
+    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
+    (draft.path / MANIFEST).write_text(f"{{\n{lines}\n}}\n")
 
 
 @contextmanager

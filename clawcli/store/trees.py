@@ -12,6 +12,7 @@ is trained of it (paths). prefix/ writes, export/ and `claw verify` read.
 from __future__ import annotations
 
 import hashlib
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,11 @@ KIND = "tree"
 NODES_FILE = "nodes/part-00000.parquet"
 PATHS_FILE = "paths/part-00000.parquet"
 _TOKENS_PER_GROUP = 1 << 22
+_NODES_PER_READ, _PATHS_PER_READ = 2048, 16_384
+_TOKEN_COLUMN = [column.name for column in schema.NODES].index("token_ids")
+_NODE_PLACES = pa.schema(
+    [("node_id", pa.int32()), ("parent_id", pa.int32()), ("tokens", pa.int64())]
+)
 _TOKENS_IN_MEMORY = 1 << 28
 """1 GB of ids; of a larger tree they may be mapped from disk."""
 
@@ -73,7 +79,8 @@ def write(
     with pq.ParquetWriter(directory / NODES_FILE, arrow, **TOKEN_OPTIONS) as writer:
         for group in _node_groups(forest):
             writer.write_table(group)
-    pq.write_table(paths, directory / PATHS_FILE, compression="zstd", compression_level=1)
+    options = {**TOKEN_OPTIONS, "use_byte_stream_split": ["rollout_logprobs.list.element"]}
+    pq.write_table(paths, directory / PATHS_FILE, **options)
     tokenizer.to_file(directory / tokenizers.FILE)
 
 
@@ -116,8 +123,12 @@ def read(path: Path, *, spill: IO[bytes] | None = None) -> Tree:
     """
     manifest = decode(artefact.verify_files(path, kind=KIND), TreeManifest, path)
     try:
-        nodes, tokens = _read_nodes(path / NODES_FILE, _sink(manifest, spill))
-        paths = pq.read_table(path / PATHS_FILE, schema=schema.arrow_schema(schema.PATHS))
+        nodes, tokens = _read_nodes(path / NODES_FILE, spill)
+        with pq.ParquetFile(path / PATHS_FILE) as file:
+            if not file.schema_arrow.equals(schema.arrow_schema(schema.PATHS)):
+                raise pa.ArrowInvalid(f"{PATHS_FILE} has other columns than paths have")
+            batches = file.iter_batches(_PATHS_PER_READ, use_threads=False)
+            paths = pa.Table.from_batches(batches, file.schema_arrow)
     except (OSError, pa.ArrowException) as error:
         raise VerifyError(f"{path} cannot be read: {error}.", "Merge again.") from error
     sizes = nodes["tokens"].to_numpy()
@@ -131,45 +142,36 @@ def read(path: Path, *, spill: IO[bytes] | None = None) -> Tree:
     return Tree(path, manifest, forest, paths)
 
 
-def _sink(manifest: TreeManifest, spill: IO[bytes] | None) -> IO[bytes] | None:
-    return spill if manifest.counts.unique_tokens > _TOKENS_IN_MEMORY else None
-
-
-def _read_nodes(path: Path, sink: IO[bytes] | None) -> tuple[pa.Table, np.ndarray]:
-    """Read the nodes, a row group at a time.
+def _read_nodes(path: Path, spill: IO[bytes] | None) -> tuple[pa.Table, np.ndarray]:
+    """Read the nodes, some at a time.
 
     Returns:
-        node_id, parent_id and the number of tokens of each; and all tokens: int32, in memory or
-        mapped from the sink.
+        node_id, parent_id and the number of tokens of each; and all tokens: int32, in memory, or
+        mapped from the file where they are many.
     """
-    groups, pieces = [], []
     with pq.ParquetFile(path) as file:
         if not file.schema_arrow.equals(schema.arrow_schema(schema.NODES)):
             raise pa.ArrowInvalid(f"{path.name} has other columns than nodes have")
-        for number in range(file.num_row_groups):
-            group = file.read_row_group(number)
-            lists = group["token_ids"].combine_chunks()
-            groups.append(
-                pa.table(
-                    {
-                        "node_id": group["node_id"],
-                        "parent_id": group["parent_id"],
-                        "tokens": lists.value_lengths().cast(pa.int64()),
-                    }
-                )
-            )
-            tokens = lists.flatten().to_numpy()
-            if sink is None:
-                pieces.append(tokens)
-            else:
-                sink.write(tokens)
-    if not groups:
-        empty = np.zeros(0, np.int32)
-        return pa.table({"node_id": empty, "parent_id": empty, "tokens": empty}), empty
-    nodes = pa.concat_tables(groups)
+        meta = file.metadata
+        groups = (meta.row_group(number) for number in range(meta.num_row_groups))
+        total = sum(group.column(_TOKEN_COLUMN).num_values for group in groups)
+        tokens = np.empty(0, np.int32)
+        if spill is not None and total > _TOKENS_IN_MEMORY:
+            tokens = np.memmap(spill, np.int32, "w+", shape=(total,))
+        elif total:
+            # numpy and arrow ask for huge pages, which a machine may have to make first
+            tokens = np.frombuffer(mmap.mmap(-1, 4 * total), np.int32)
+        parts, filled = [], 0
+        # small pieces on one thread: their memory is used again, not asked of the system anew
+        for batch in file.iter_batches(_NODES_PER_READ, use_threads=False):
+            lists = batch.column("token_ids")
+            values = lists.flatten().to_numpy()
+            tokens[filled : filled + len(values)] = values
+            filled += len(values)
+            sizes = lists.value_lengths().cast(pa.int64())
+            ids = [batch.column(name) for name in ("node_id", "parent_id")]
+            parts.append(pa.record_batch([*ids, sizes], names=["node_id", "parent_id", "tokens"]))
+    nodes = pa.Table.from_batches(parts, _NODE_PLACES)
     if any(column.null_count for column in nodes.columns):
         raise pa.ArrowInvalid(f"{path.name} has a node with a null")
-    if sink is None:
-        return nodes, np.concatenate(pieces)
-    sink.flush()
-    return nodes, np.memmap(sink, np.int32, mode="r")
+    return nodes, tokens[:filled]
