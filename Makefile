@@ -9,6 +9,8 @@ SHELL := /bin/bash
 
 # tests and benches compare numbers and times: one thread gives the same ones on every machine
 export OMP_NUM_THREADS ?= 1
+# nothing is left outside of this folder
+export CLAW_CACHE_DIR ?= $(CURDIR)/.cache
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -101,5 +103,5 @@ sample-data: $(READY)  ## write sample_data and the tiny tokenizer again from th
 	$(BIN)/python sample_data/own_policy.py
 
 clean:  ## remove what the targets made, the environment too
-	rm -rf demo $(VENV) .rivals .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf demo $(VENV) .rivals .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

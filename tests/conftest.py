@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 
 # workers of the test run share the cores, and idle threads of torch spin
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if "CLAW_CACHE_DIR" not in os.environ:
+    _CACHE = tempfile.TemporaryDirectory(prefix="claw-tests-")
+    os.environ["CLAW_CACHE_DIR"] = _CACHE.name
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "sample_data"

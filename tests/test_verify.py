@@ -233,6 +233,80 @@ def test_verify_shards_that_leave_the_plan_are_found(place, change, problem):
     assert problem in str(found.value)
 
 
+@pytest.fixture
+def sampled(place):
+    """Shards of three of the five steps, for two ranks."""
+    export_shards(
+        ExportShardsConfig(
+            input=str(place / "tree"),
+            output=str(place / "sampled"),
+            merge="none",
+            max_tokens_per_row=1,
+            sample="3",
+            unit="step",
+            priority="1 + step_index",
+            ranks=2,
+        )
+    )
+    assert run(place / "sampled").steps == 3
+    return place / "sampled"
+
+
+def plan_changed(path, change):
+    plan = json.loads((path / "manifest.json").read_text())["plan"]
+    change(plan)
+    edit(path, "plan", plan)
+
+
+PLAN_PROBLEMS = {
+    "seed": (lambda plan: plan.update(seed=1), "was not drawn in stage 0 with seed 1"),
+    "unit": (lambda plan: plan.update(unit="trajectory"), "2 units|was not drawn"),
+    "units": (lambda plan: plan["stages"][0].update(units=4), "holds 3 units, the plan says 4"),
+    "threshold": (
+        lambda plan: plan["stages"][0].update(threshold=plan["stages"][0]["threshold"] * 2),
+        "pi is",
+    ),
+    "no threshold": (lambda plan: plan["stages"][0].update(threshold=None), "pi is .*, not 1.0"),
+    "beta": (lambda plan: plan.update(beta=0.5), "weight is"),
+    "bound": (
+        lambda plan: plan["stages"][0].update(importance_weight_bound=1.0),
+        "a weight of stage 0 exceeds its bound",
+    ),
+    "balance": (lambda plan: plan.update(rank_imbalance_frac=0.0), "rank_imbalance_frac is"),
+    "another split": (
+        lambda plan: [u["rows"].reverse() or u["rows"][0].reverse() for u in plan["updates"]],
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLAN_PROBLEMS)
+def test_verify_draws_and_weighs_again(sampled, name):
+    change, problem = PLAN_PROBLEMS[name]
+    plan_changed(sampled, change)
+    if problem is None:  # which rank has which rows is free, as long as the work is as even
+        assert run(sampled).steps == 3
+        return
+    with pytest.raises(VerifyError, match=problem):
+        run(sampled)
+
+
+def test_verify_finds_a_trajectory_in_two_phases_where_none_may_be(place):
+    export_shards(
+        ExportShardsConfig(
+            input=str(place / "tree"),
+            output=str(place / "scattered"),
+            merge="none",
+            max_tokens_per_row=1,
+            updates_per_phase=1,
+        )
+    )
+    assert run(place / "scattered").steps == 5
+    plan_changed(place / "scattered", lambda plan: plan.update(whole_trajectories=True))
+    with pytest.raises(VerifyError, match="is read in several phases of epoch 0"):
+        run(place / "scattered")
+
+
 @pytest.mark.parametrize("name", ["tree", "shards", "run"])
 @pytest.mark.parametrize(
     ("key", "value", "problem"),

@@ -45,7 +45,8 @@ app = typer.Typer(
     epilog=(
         "Logs become a step table (ingest), get what is known later (attach), are curated in SQL (curate), handed to other trainers "
         "(export --as), merged into a token tree (merge-prefixes), packed into shards (export) and "
-        "trained on (train). Environment: NO_COLOR turns colours off."
+        "trained on (train). Environment: NO_COLOR turns colours off; CLAW_CACHE_DIR is where "
+        "train keeps decoded shards (~/.cache/claw)."
     ),
 )
 VERBS = (

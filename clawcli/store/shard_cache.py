@@ -11,6 +11,7 @@ be removed at any time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -242,6 +243,8 @@ def _decode(path: Path, cached: Path) -> None:
 def _clear(folder: Path) -> None:
     """Remove what processes that were killed left unfinished."""
     for path in folder.glob(f"*{_UNFINISHED}"):
-        # the process may be another machine's, but none decodes one file for hours
-        if time.time() - path.stat().st_mtime > _ABANDONED_S:
-            path.unlink(missing_ok=True)
+        # another process may be at work on it, on another machine too, but none for hours; one
+        # that has just finished has taken it away
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                path.unlink()
