@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.numpy import load_file as load_arrays
@@ -506,3 +507,36 @@ def test_train_seed_out_of_range_is_a_config_error(seed):
     flags = {"shards": "s", "output": "r", "model": "tiny", "objective": "sft", "seed": seed}
     with pytest.raises(ConfigError, match=str(seed)):
         resolve(TrainConfig, flags)
+
+
+def test_train_goes_through_the_rows_once_for_each_epoch(tmp_path):
+    rows = guessing_rows(tasks=2, attempts=4, updates_per_phase=2)
+    manifest = json.loads((write_shards(tmp_path / "once", rows) / "manifest.json").read_text())
+    plan = manifest["plan"]
+    again = [
+        {**update, "epoch": 1, "phase": 1, "rows": [mine[::-1] for mine in update["rows"]]}
+        for update in plan["updates"][::-1]
+    ]
+    plan |= {"epochs": 2, "updates": plan["updates"] + again}
+    counts = {"num_phases": 2, "num_updates": 4}
+    write_shards(tmp_path / "shards", rows, plan=plan, **counts)
+    report = train(make_config(tmp_path))
+    assert (report.updates, report.phases, report.steps_trained) == (4, 2, 16)
+    metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [each["data/steps"] for each in metrics] == [8] * 4
+    # what was trained twice was trained last in the second epoch
+    told = pq.read_table(tmp_path / "run" / "priorities.parquet")["update"].to_pylist()
+    assert sorted(set(told)) == [2, 3]
+
+
+def test_the_weight_of_a_step_scales_its_loss_and_not_its_ratio(tmp_path):
+    rows = guessing_rows(tasks=2, attempts=4)
+    found = []
+    for weight in (1.0, 0.25):
+        (tmp_path / str(weight)).mkdir()
+        run(tmp_path / str(weight), edit_steps(rows, weight=lambda step, w=weight: w))
+        found.append(read_metrics(tmp_path / str(weight) / "run" / "metrics.jsonl")[0])
+    whole, part = found
+    assert part["train/loss"] == pytest.approx(whole["train/loss"] / 4, rel=1e-5)
+    for name in ("train/importance_weight_mean", "train/ratio_max_deviation", "train/clip_frac"):
+        assert part[name] == whole[name]

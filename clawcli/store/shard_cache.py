@@ -85,6 +85,11 @@ class Steps:
     def __len__(self) -> int:
         return self.end - self.start
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # to another process go the steps of this row alone, not those of its whole group
+        own = self.columns.steps.take(pa.array(range(self.start, self.end)))
+        return _steps, (own, self.has_weight)
+
     def numbers(self, name: str) -> np.ndarray:
         """A column of numbers or truth values: float64 [S], NaN for null."""
         return self.columns.column(name, pa.float64(), np.nan)[self.start : self.end]
@@ -115,6 +120,10 @@ class Steps:
         """Fields of schema.SHARD_STEP as Python values."""
         steps = self.columns.steps[self.start : self.end].to_pylist()
         return steps if self.has_weight else [{**step, "weight": 0.0} for step in steps]
+
+
+def _steps(own: pa.StructArray, has_weight: bool) -> Steps:
+    return Steps(StepColumns(own), 0, len(own), has_weight)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a run leaves on disk beside its metrics: checkpoint, frozen arrays, priorities."""
+"""What a run leaves on disk beside its metrics and priorities: checkpoint and frozen arrays."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from clawcli import schema
 from clawcli.store import artefact, tokenizers
 from clawcli.train.loop import Frozen
 from clawcli.train.model import TINY, quiet_transformers
@@ -93,29 +90,3 @@ def save_phase(path: Path, rows: Sequence[TrainRow], frozen: Mapping[int, Frozen
         },
         path,
     )
-
-
-def priorities(
-    rows: Sequence[TrainRow], logprob_means: Mapping[str, float], *, is_ppo: bool
-) -> list[dict[str, Any]]:
-    """Make the rows of priorities.parquet for the steps of one update."""
-    return [
-        {
-            "step_uid": uid,
-            "priority": abs(advantage) if is_ppo else 1.0,
-            "advantage": advantage if is_ppo else None,
-            "logprob_mean": logprob_means[uid],
-            "policy_version": version,
-            "update": row.update,
-        }
-        for row in rows
-        for uid, advantage, version in zip(
-            row.step_uids, row.advantages_S.tolist(), row.policy_versions, strict=True
-        )
-    ]
-
-
-def save_priorities(path: Path, entries: list[dict[str, Any]]) -> None:
-    """Write priorities.parquet: one row for each trained step."""
-    table = pa.Table.from_pylist(entries, schema=schema.arrow_schema(schema.PRIORITIES))
-    pq.write_table(table, path, compression="zstd")

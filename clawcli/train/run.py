@@ -14,7 +14,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +31,7 @@ from clawcli.train import check, checkpoint, loop
 from clawcli.train.config import TrainConfig
 from clawcli.train.dataset import ShardUpdates
 from clawcli.train.model import TINY, load_model
+from clawcli.train.priorities import StepPriorities
 from clawcli.train.rows import train_row
 
 logger = logging.getLogger(__name__)
@@ -116,11 +116,10 @@ def train(config: TrainConfig) -> TrainReport:
 
 @dataclass(slots=True)
 class _Result:
-    """Metrics of all updates, and what became of the steps."""
+    """Metrics of all updates, and what was learned of the steps."""
 
     metrics: list[loop.Metrics]
-    priorities: dict[str, dict[str, Any]]
-    """By step_uid; a step that is trained again replaces its entry."""
+    priorities: StepPriorities
     phases: int = 0
 
 
@@ -159,9 +158,7 @@ def _run(
         checkpoint.save_checkpoint(
             model, draft.path / "checkpoint", model_name=config.model, tokenizer=tokenizer
         )
-        checkpoint.save_priorities(
-            draft.path / "priorities.parquet", list(result.priorities.values())
-        )
+        result.priorities.save(draft.path / "priorities.parquet")
         draft.manifest |= {
             "objective": config.objective.value,
             "phases": result.phases,
@@ -177,7 +174,7 @@ def _run(
 def _train_phases(
     config: TrainConfig, directory: Path, shards: Shards, model: PreTrainedModel, anchor: _Anchor
 ) -> _Result:
-    result = _Result([], {})
+    result = _Result([], StepPriorities(shards.manifest.steps))
     optimizer = loop.make_optimizer(model, config.optim)
     is_ppo = config.objective is Objective.PPO
     with (directory / "metrics.jsonl").open("w") as lines:
@@ -203,8 +200,7 @@ def _train_phases(
                 metrics = {"update": update, "phase": phase} | done.metrics
                 lines.write(json.dumps(metrics) + "\n")
                 result.metrics.append(metrics)
-                for entry in checkpoint.priorities(members, done.logprob_means, is_ppo=is_ppo):
-                    result.priorities[entry["step_uid"]] = entry
+                result.priorities.learn(members, done.logprob_means, is_ppo=is_ppo)
                 logger.info("update %d: loss %.6g", update, metrics["train/loss"])
             result.phases += 1
     return result
