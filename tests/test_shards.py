@@ -21,6 +21,7 @@ from clawcli.errors import (
     UsageError,
     VerifyError,
 )
+from clawcli.export import write
 from clawcli.export.config import ExportShardsConfig
 from clawcli.export.shards import export_shards
 from clawcli.ingest.run import IngestConfig, ingest
@@ -195,6 +196,25 @@ def test_export_context_steps_are_not_trained(place, tmp_path):
     assert {s["step_index"] for _, s in steps_of(shards.open_shards(tmp_path / "s")).values()} == {
         1
     }
+
+
+def test_export_of_a_tree_that_lies_on_disk_writes_the_same_files(place, tmp_path, monkeypatch):
+    options = {"max_tokens_per_row": 300, "sample": "3"}
+    export(place / "tree", tmp_path / "a", **options)
+    monkeypatch.setattr(trees, "_TOKENS_IN_MEMORY", 0)
+    monkeypatch.setattr(write, "_TOKENS_PER_GROUP", 1)
+    monkeypatch.setattr(shards, "_TOKENS_PER_PART", 1)
+    report = export(place / "tree", tmp_path / "b", **options)
+    parts = sorted((tmp_path / "b" / "rows").iterdir())
+    assert len(parts) == report.shards > 1
+    rows = [list(shards.open_shards(tmp_path / name).rows()) for name in ("a", "b")]
+    assert len(rows[0]) == len(rows[1]) == report.rows
+    for one, other in zip(*rows, strict=True):
+        assert np.array_equal(one.forest.token_ids, other.forest.token_ids)
+        assert np.array_equal(one.forest.segment_parents, other.forest.segment_parents)
+        assert one.steps.to_pylist() == other.steps.to_pylist()
+    # nothing is left beside the output
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_export_dry_run_reports_the_same_and_writes_nothing(place, tmp_path):

@@ -64,6 +64,17 @@ def test_step_is_found_by_its_first_characters(tmp_path):
         show(ShowConfig(input=str(path), step=wrong))
 
 
+def step_of(place, record):
+    """Make a tree of one record; returns its one step."""
+    write_lines(place / "t.jsonl", [record])
+    ingest(IngestConfig(inputs=(str(place / "t.jsonl"),), output=str(place / "data")))
+    merge_prefixes(
+        MergeConfig(input=str(place / "data"), output=str(place / "tree"), tokenizer="tiny")
+    )
+    (uid,) = trees.read(place / "tree").paths["step_uid"].to_pylist()
+    return uid
+
+
 def test_step_shows_what_was_logged_and_what_is_not_trained(claw, tmp_path):
     tiny = tokenizers.load("tiny")
     ids = tiny.encode("Paris").tolist()
@@ -85,12 +96,7 @@ def test_step_shows_what_was_logged_and_what_is_not_trained(claw, tmp_path):
     }
     record = pair([user("Capital of France?")], assistant("Paris"))
     record["response"] |= answer
-    write_lines(tmp_path / "t.jsonl", [record])
-    ingest(IngestConfig(inputs=(str(tmp_path / "t.jsonl"),), output=str(tmp_path / "data")))
-    merge_prefixes(
-        MergeConfig(input=str(tmp_path / "data"), output=str(tmp_path / "tree"), tokenizer="tiny")
-    )
-    (uid,) = trees.read(tmp_path / "tree").paths["step_uid"].to_pylist()
+    uid = step_of(tmp_path, record)
     view = show(ShowConfig(input=str(tmp_path / "tree"), step=uid))
     action = [token for token in view.tokens if token.role == "action"]
     assert [token.logprob for token in action] == logprobs
@@ -108,12 +114,7 @@ def test_action_cut_inside_a_character_keeps_its_bytes_from_the_end_token(tmp_pa
     ids = tiny.encode("Paris 🤗").tolist()[:-1]
     record = pair([user("Capital of France?")], assistant(tiny.decode(ids)))
     record["response"]["choices"][0] |= {"finish_reason": "length", "token_ids": ids}
-    write_lines(tmp_path / "t.jsonl", [record])
-    ingest(IngestConfig(inputs=(str(tmp_path / "t.jsonl"),), output=str(tmp_path / "data")))
-    merge_prefixes(
-        MergeConfig(input=str(tmp_path / "data"), output=str(tmp_path / "tree"), tokenizer="tiny")
-    )
-    (uid,) = trees.read(tmp_path / "tree").paths["step_uid"].to_pylist()
+    uid = step_of(tmp_path, record)
     view = show(ShowConfig(input=str(tmp_path / "tree"), step=uid))
     action = [token for token in view.tokens if token.role == "action"]
     assert [token.token_id for token in action] == ids

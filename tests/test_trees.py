@@ -90,3 +90,21 @@ def test_row_hash_is_of_little_endian_int32_whatever_the_integer_type():
     assert trees.row_hash(row) == trees.row_hash(row.astype(np.int64))
     assert trees.row_hash(row) != trees.row_hash(np.int32([1, 2, 4]))
     assert trees.row_hash(row) != trees.row_hash(np.int32([1, 2]))
+
+
+@pytest.mark.parametrize("tokens_per_group", [1, 2, 3, 100])
+def test_nodes_in_many_groups_and_tokens_on_disk_are_the_same_tree(
+    tmp_path, monkeypatch, tokens_per_group
+):
+    monkeypatch.setattr(trees, "_TOKENS_PER_GROUP", tokens_per_group)
+    monkeypatch.setattr(trees, "_TOKENS_IN_MEMORY", 2)
+    monkeypatch.setattr(trees, "_NODES_PER_READ", 3)
+    path = write(tmp_path / "tree", FOREST)
+    groups = pq.ParquetFile(path / trees.NODES_FILE).metadata.num_row_groups
+    assert (groups > 1) == (tokens_per_group < 5)
+    with (tmp_path / "spill").open("w+b") as spill:
+        found = trees.read(path, spill=spill)
+        assert isinstance(found.forest.token_ids, np.memmap)
+        for part in ("token_ids", "segment_starts", "segment_parents"):
+            assert np.array_equal(getattr(found.forest, part), getattr(FOREST, part))
+    assert not isinstance(trees.read(path).forest.token_ids, np.memmap)
