@@ -1,4 +1,6 @@
+import errno
 import hashlib
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -6,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clawcli import schema, tree
-from clawcli.errors import DataError, VerifyError
+from clawcli.errors import DataError, StoreError, VerifyError
 from clawcli.store import artefact, tokenizers, trees
 
 
@@ -102,9 +104,21 @@ def test_nodes_in_many_groups_and_tokens_on_disk_are_the_same_tree(
     path = write(tmp_path / "tree", FOREST)
     groups = pq.ParquetFile(path / trees.NODES_FILE).metadata.num_row_groups
     assert (groups > 1) == (tokens_per_group < 5)
-    with (tmp_path / "spill").open("w+b") as spill:
-        found = trees.read(path, spill=spill)
-        assert isinstance(found.forest.token_ids, np.memmap)
-        for part in ("token_ids", "segment_starts", "segment_parents"):
-            assert np.array_equal(getattr(found.forest, part), getattr(FOREST, part))
+    found = trees.read(path, spill=tmp_path)
+    assert isinstance(found.forest.token_ids, np.memmap)
+    for part in ("token_ids", "segment_starts", "segment_parents"):
+        assert np.array_equal(getattr(found.forest, part), getattr(FOREST, part))
+    assert [each.name for each in tmp_path.iterdir()] == ["tree"]
     assert not isinstance(trees.read(path).forest.token_ids, np.memmap)
+
+
+def test_no_room_for_the_tokens_of_a_large_tree_is_one_sentence(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = write(tmp_path / "tree", FOREST)
+    monkeypatch.setattr(trees, "_TOKENS_IN_MEMORY", 2)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StoreError, match="no room for 20 bytes of tokens: No space left on device"):
+        trees.read(path, spill=tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["tree"]

@@ -182,7 +182,7 @@ class _Drawing:
         if text is None:
             priorities = np.ones(int(possible.sum()))
         else:
-            priorities = self._priorities(text, counts)[possible]
+            priorities = self._priorities(text, possible)
         return sampling.weights(
             _known(priorities, counts),
             alpha=settings.alpha,
@@ -191,23 +191,23 @@ class _Drawing:
             factors=self._freshness()[possible],
         )
 
-    def _priorities(self, text: str, counts: Counter[str]) -> np.ndarray:
-        """Evaluate priorities: float64 [U], NaN where it is NULL."""
+    def _priorities(self, text: str, possible: np.ndarray) -> np.ndarray:
+        """Evaluate the priorities of the units that a stage is about: NaN where it is NULL."""
         expression = self._expression("priority", text)
         frame = self.origin.frame
         scores = units.scores(frame, expression, self.config.unit)
         values = self._of_units(scores[units.members(frame, self.config.unit).of_step])
-        bad = (values < 0) | np.isinf(values)
+        bad = possible & ((values < 0) | np.isinf(values))
         if bad.any():
             first = int(np.flatnonzero(bad[self.found.units.of_step])[0])
             example = self.found.steps["step_uid"][first]
-            what = "negative" if (values < 0).any() else "infinite"
+            what = "negative" if (values[bad] < 0).any() else "infinite"
             raise DataError(
-                f"{expression.shown} is {what} for {int(bad.sum()):,} of {len(values):,} units, "
-                f"among them that of step {example}.",
+                f"{expression.shown} is {what} for {int(bad.sum()):,} of {int(possible.sum()):,} "
+                f"units, among them that of step {example}.",
                 "A priority is 0 or more; abs() or greatest(..., 0) makes it so.",
             )
-        return values
+        return values[possible]
 
     def _freshness(self) -> np.ndarray:
         """Compute the factor of staleness: float64 [U], 1 for a policy_version that is not known."""

@@ -7,7 +7,6 @@ stands in the manifest, so training needs no sampler: it reads what the plan say
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,35 +46,29 @@ def export_shards(config: ExportShardsConfig) -> ExportShardsReport:
     source, output = Path(config.input), Path(config.output)
     artefact.check_output(output, kind=shards.KIND, force=config.force, inputs=[source])
     config.amount()
-    with tempfile.TemporaryFile(dir=_spill_place(output)) as spill:
-        tree = trees.read(source, spill=spill)
-        tokenizer = load_tokenizer(source, tree.manifest)
-        origin = Origin(tree)
-        if config.reward_expr is not None:
-            expression = Expression(
-                text=config.reward_expr, flag="--reward-expr", timeout_s=config.where_timeout_s
-            )
-            tree = origin.rewarded(expression)
-        packed = _pack(tree, origin, config)
-        inputs = [artefact.describe_input(tree.path), *origin.inputs()]
-        report = packed.report(config)
-        if not config.dry_run:
-            with artefact.create(
-                output,
-                kind=shards.KIND,
-                force=config.force,
-                config=configs.to_dict(config),
-                inputs=inputs,
-            ) as draft:
-                packed.write(draft.path)
-                tokenizer.to_file(draft.path / tokenizers.FILE)
-                draft.manifest.update(packed.describe(config, report))
+    place = next(place for place in output.absolute().parents if place.is_dir())
+    tree = trees.read(source, spill=place)
+    tokenizer = load_tokenizer(source, tree.manifest)
+    origin = Origin(tree)
+    if config.reward_expr is not None:
+        expression = Expression(
+            text=config.reward_expr, flag="--reward-expr", timeout_s=config.where_timeout_s
+        )
+        tree = origin.rewarded(expression)
+    packed = _pack(tree, origin, config)
+    report = packed.report(config)
+    if not config.dry_run:
+        with artefact.create(
+            output,
+            kind=shards.KIND,
+            force=config.force,
+            config=configs.to_dict(config),
+            inputs=[artefact.describe_input(tree.path), *origin.inputs()],
+        ) as draft:
+            packed.write(draft.path)
+            tokenizer.to_file(draft.path / tokenizers.FILE)
+            draft.manifest.update(packed.describe(config, report))
     return report
-
-
-def _spill_place(output: Path) -> Path:
-    """Find a directory on the disk of the output, for what does not fit into memory."""
-    return next(place for place in output.absolute().parents if place.is_dir())
 
 
 def _pack(tree: Tree, origin: Origin, config: ExportShardsConfig) -> _Packed:

@@ -32,7 +32,7 @@ def check_shards(opened: shards.Shards) -> list[str]:
         for place in range(group.num_rows):
             row = group.row(place)
             found.problems += [f"row {row.row_id}: {what}" for what in _check_row(row, opened)]
-            found.links(row)
+            found.links(row, int(opened.stages[row.row_id]))
             tokens += len(row.forest.token_ids)
         found.add(group)
     if found.problems:
@@ -43,9 +43,7 @@ def check_shards(opened: shards.Shards) -> list[str]:
     found.problems += _check_draws(found.steps(), opened.manifest.plan)
     found.problems += _check_balance(opened)
     if opened.manifest.plan.whole_trajectories:
-        found.problems += _check_phases(
-            found.rows_of_trajectories(opened.stages), opened.manifest.plan
-        )
+        found.problems += _check_phases(found.rows_of_trajectories(), opened.manifest.plan)
     return found.problems
 
 
@@ -54,37 +52,37 @@ class _Found:
     """What is collected over all rows."""
 
     problems: list[str] = field(default_factory=list)
-    _places: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
-    """(row_id, place in its list) -> trajectory_uid and step_index."""
-    _wanted: list[tuple[str, tuple[int, int], tuple[str, int]]] = field(default_factory=list)
+    _places: dict[tuple[int, str, int], tuple[int, int]] = field(default_factory=dict)
+    """Stage, trajectory_uid and step_index -> row_id and place in its list."""
+    _links: list[tuple[str, tuple[int, str, int], tuple[int, int]]] = field(default_factory=list)
+    """step_uid, what its next step is, and where that is said to be; -1 = nowhere."""
     _tables: list[pa.Table] = field(default_factory=list)
 
-    def links(self, row: PackedRow) -> None:
+    def links(self, row: PackedRow, stage: int) -> None:
         """Remember where steps stand, and where the next of each is said to be."""
         trajectories, names = row.steps.texts("trajectory_uid"), row.steps.texts("step_uid")
-        indices = row.steps.integers("step_index").tolist()
-        next_rows, next_steps = (
-            row.steps.integers(name).tolist() for name in ("next_row", "next_step")
+        indices, next_rows, next_steps = (
+            row.steps.integers(name).tolist() for name in ("step_index", "next_row", "next_step")
         )
         for place, (trajectory, index) in enumerate(zip(trajectories, indices, strict=True)):
-            self._places[row.row_id, place] = trajectory, index
-            if next_rows[place] >= 0 or next_steps[place] >= 0:
-                at = next_rows[place], next_steps[place]
-                self._wanted.append((names[place], at, (trajectory, index + 1)))
+            if index >= 0:
+                self._places[stage, trajectory, index] = row.row_id, place
+            following = stage, trajectory, index + 1 if index >= 0 else -1
+            self._links.append((names[place], following, (next_rows[place], next_steps[place])))
 
     def broken_links(self) -> list[str]:
         """Name the steps whose next one is not where they say."""
         return [
             f"step {name}: its next step is not at {at}"
-            for name, at, wanted in self._wanted
-            if self._places.get(at) != wanted
+            for name, following, at in self._links
+            if self._places.get(following, (-1, -1)) != at
         ]
 
-    def rows_of_trajectories(self, stages: np.ndarray) -> dict[tuple[int, str], set[int]]:
+    def rows_of_trajectories(self) -> dict[tuple[int, str], set[int]]:
         """Find the rows of each trajectory, stage by stage."""
         rows = defaultdict(set)
-        for (row, _), (trajectory, _) in self._places.items():
-            rows[int(stages[row]), trajectory].add(row)
+        for (stage, trajectory, _), (row, _) in self._places.items():
+            rows[stage, trajectory].add(row)
         return rows
 
     def add(self, group: Group) -> None:
@@ -173,9 +171,9 @@ def _check_draws(steps: pa.Table, plan: Plan) -> Iterator[str]:
     for number, draw in enumerate(plan.stages):
         mine = steps.filter(pa.array(stage_of_step == number))
         names = mine["step_uid"].to_pylist()
-        again = [name for name, count in Counter(names).items() if count != 1]
-        for name in again:
-            yield f"step {name} stands {names.count(name)} times in stage {number}"
+        for name, count in Counter(names).items():
+            if count != 1:
+                yield f"step {name} stands {count} times in stage {number}"
         name = "trajectory_uid" if plan.unit == "trajectory" else "step_uid"
         keys = uids.binary(mine[name])
         if len(keys.unique()) != draw.units:

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clawcli import schema
-from clawcli.errors import VerifyError
+from clawcli.errors import StoreError, VerifyError
 from clawcli.store import artefact, tokenizers
 from clawcli.store.manifest import TreeManifest, decode
 from clawcli.store.shards import TOKEN_OPTIONS
@@ -108,18 +109,20 @@ def _node_groups(forest: Forest) -> Iterator[pa.Table]:
         start = end
 
 
-def read(path: Path, *, spill: IO[bytes] | None = None) -> Tree:
+def read(path: Path, *, spill: Path | None = None) -> Tree:
     """Read a tree artefact whose files are those of its manifest.
 
     Args:
         path: the tree.
-        spill: file for the tokens of a tree that is large; null = they go into memory.
+        spill: directory on whose disk the tokens of a large tree may lie while it is used, in a
+            file without a name; null = they go into memory.
 
     Raises:
         NotFoundError: the directory is missing.
         DataError: it is no finished artefact, or of another kind.
         VerifyError: a file or the manifest was damaged, or its nodes are not in depth-first
             pre-order.
+        StoreError: there is no room on disk for its tokens.
     """
     manifest = decode(artefact.verify_files(path, kind=KIND), TreeManifest, path)
     try:
@@ -129,6 +132,8 @@ def read(path: Path, *, spill: IO[bytes] | None = None) -> Tree:
                 raise pa.ArrowInvalid(f"{PATHS_FILE} has other columns than paths have")
             batches = file.iter_batches(_PATHS_PER_READ, use_threads=False)
             paths = pa.Table.from_batches(batches, file.schema_arrow)
+    except StoreError:
+        raise  # it is an OSError too
     except (OSError, pa.ArrowException) as error:
         raise VerifyError(f"{path} cannot be read: {error}.", "Merge again.") from error
     sizes = nodes["tokens"].to_numpy()
@@ -142,12 +147,12 @@ def read(path: Path, *, spill: IO[bytes] | None = None) -> Tree:
     return Tree(path, manifest, forest, paths)
 
 
-def _read_nodes(path: Path, spill: IO[bytes] | None) -> tuple[pa.Table, np.ndarray]:
+def _read_nodes(path: Path, spill: Path | None) -> tuple[pa.Table, np.ndarray]:
     """Read the nodes, some at a time.
 
     Returns:
         node_id, parent_id and the number of tokens of each; and all tokens: int32, in memory, or
-        mapped from the file where they are many.
+        mapped from disk where they are many.
     """
     with pq.ParquetFile(path) as file:
         if not file.schema_arrow.equals(schema.arrow_schema(schema.NODES)):
@@ -157,7 +162,7 @@ def _read_nodes(path: Path, spill: IO[bytes] | None) -> tuple[pa.Table, np.ndarr
         total = sum(group.column(_TOKEN_COLUMN).num_values for group in groups)
         tokens = np.empty(0, np.int32)
         if spill is not None and total > _TOKENS_IN_MEMORY:
-            tokens = np.memmap(spill, np.int32, "w+", shape=(total,))
+            tokens = _on_disk(spill, total)
         elif total:
             # numpy and arrow ask for huge pages, which a machine may have to make first
             tokens = np.frombuffer(mmap.mmap(-1, 4 * total), np.int32)
@@ -175,3 +180,17 @@ def _read_nodes(path: Path, spill: IO[bytes] | None) -> tuple[pa.Table, np.ndarr
     if any(column.null_count for column in nodes.columns):
         raise pa.ArrowInvalid(f"{path.name} has a node with a null")
     return nodes, tokens[:filled]
+
+
+def _on_disk(directory: Path, count: int) -> np.ndarray:
+    """Make room for int32 values on a disk, in a file that goes when they do."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            # a file with holes would end the process, not raise, where the disk is full
+            os.posix_fallocate(file.fileno(), 0, 4 * count)
+            return np.memmap(file, np.int32, "r+", shape=(count,))
+    except OSError as error:
+        raise StoreError(
+            f"{directory} has no room for {4 * count:,} bytes of tokens: {error.strerror}.",
+            "Free space there, or export to another disk.",
+        ) from error
