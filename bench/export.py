@@ -61,28 +61,25 @@ def copy(tree: str) -> Run:
 
     from clawcli.store import artefact, shards, trees
 
-    manifest = json.loads((SHARDS / "manifest.json").read_text())
+    tokens = json.loads((SHARDS / "manifest.json").read_text())["tokens"]
 
     def task() -> None:
-        nodes = Path(tree) / trees.NODES_FILE
+        nodes, target = Path(tree) / trees.NODES_FILE, OUT / "copied.parquet"
         artefact.file_hash(nodes)
-        with pq.ParquetFile(nodes) as file:
-            batches = [
-                batch.column("token_ids").flatten()
-                for batch in file.iter_batches(2048, columns=["token_ids"], use_threads=False)
-            ]
-        tokens = pa.concat_arrays(batches)
-        missing = manifest["tokens"] - len(tokens)
-        tokens = pa.concat_arrays([tokens, tokens[: max(missing, 0)]])
-        target = OUT / "copied.parquet"
+        missing = tokens
         kind = pa.schema([("token_ids", pa.list_(pa.int32()))])
         with pq.ParquetWriter(target, kind, **shards.TOKEN_OPTIONS) as writer:
-            for start in range(0, len(tokens), 1 << 20):
-                piece = tokens[start : start + (1 << 20)]
-                edges = np.arange(0, len(piece) + 1, 1 << 14, dtype=np.int32)
-                edges[-1] = len(piece)
-                lists = pa.ListArray.from_arrays(pa.array(edges), piece)
-                writer.write_table(pa.table([lists], schema=kind))
+            # packed rows hold some tokens of the tree twice
+            while missing:
+                with pq.ParquetFile(nodes) as file:
+                    for batch in file.iter_batches(1024, columns=["token_ids"], use_threads=False):
+                        piece = batch.column("token_ids").flatten()[:missing]
+                        missing -= len(piece)
+                        edges = np.append(np.arange(0, len(piece), 1 << 14), len(piece))
+                        lists = pa.ListArray.from_arrays(pa.array(edges, pa.int32()), piece)
+                        writer.write_table(pa.table([lists], schema=kind))
+                        if not missing:
+                            break
         artefact.file_hash(target)
 
     return timed(task)

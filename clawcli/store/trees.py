@@ -165,7 +165,8 @@ def _read_nodes(path: Path, spill: Path | None) -> tuple[pa.Table, np.ndarray]:
             tokens = _on_disk(spill, total)
         elif total:
             # numpy and arrow ask for huge pages, which a machine may have to make first
-            tokens = np.frombuffer(mmap.mmap(-1, 4 * total), np.int32)
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
+            tokens = np.frombuffer(mmap.mmap(-1, 4 * total, flags=flags), np.int32)
         parts, filled = [], 0
         # small pieces on one thread: their memory is used again, not asked of the system anew
         for batch in file.iter_batches(_NODES_PER_READ, use_threads=False):
