@@ -1,6 +1,7 @@
 """claw export TREE --sample, --priority, stages, epochs and ranks: what is drawn, and what it weighs."""
 
 import json
+import shlex
 from collections import Counter
 
 import numpy as np
@@ -409,3 +410,30 @@ def test_the_data_is_named_as_an_input_only_where_it_was_read(made, tmp_path, cl
         assert kinds == (["tree", "data"] if name == "c" else ["tree"])
         if name == "c":
             assert inputs[1]["sidecars"] == {"told": 0}
+    lines = (made / "data" / "registry.jsonl").read_text().splitlines()
+    shards_made = [json.loads(line)["path"] for line in lines if '"kind":"shards"' in line]
+    mine = [path for path in shards_made if path.startswith(str(tmp_path))]
+    assert mine == [str(tmp_path / "c")]
+
+
+def test_lineage_writes_a_command_that_makes_the_same_shards_again(made, tmp_path, claw):
+    (tmp_path / "stages.toml").write_text(STAGES)
+    first = tmp_path / "first"
+    flags = ("--sample", "0.7", "--ranks", "2", "--epochs", "2", "--seed", "5", "--unit", "step")
+    flags += ("--priority", "told.priority", "--set", "sampling.alpha=0.5")
+    stages = STAGES.replace("max(step_index)", "step_index").replace("count(*)", "1.0 + step_index")
+    (tmp_path / "stages.toml").write_text(stages)
+    toml = ("--config", tmp_path / "stages.toml")
+    assert claw("export", made / "tree", "-o", first, *flags, *toml).code == 0
+    told = claw("lineage", first, "--json").report["commands"][-1]
+    words = shlex.split(told)
+    assert words[:2] == ["claw", "export"]
+    words[words.index("-o") + 1] = str(tmp_path / "again")
+    assert claw(*words[1:]).code == 0
+    part = shards.part_file(0)
+    assert (first / part).read_bytes() == (tmp_path / "again" / part).read_bytes()
+    plans = [
+        json.loads((tmp_path / name / "manifest.json").read_text())["plan"]
+        for name in ("first", "again")
+    ]
+    assert plans[0] == plans[1]

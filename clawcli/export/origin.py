@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from clawcli import schema
 from clawcli.errors import DataError
-from clawcli.store import arrow, artefact, rewards, sidecars, uids
+from clawcli.store import arrow, artefact, registry, rewards, shards, sidecars, uids
 from clawcli.store.expressions import Expression
 from clawcli.store.frame import Frame
 from clawcli.store.trees import Tree
@@ -59,6 +60,12 @@ class Origin:
         if "frame" not in self.__dict__:
             return []
         return [sidecars.describe(self.frame.location, self.frame.version)]
+
+    def register(self, output: Path) -> None:
+        """Tell the data, if it was opened, what was made of it."""
+        if "frame" in self.__dict__:
+            place, version = self.frame.location, self.frame.version
+            registry.add(place, output, kind=shards.KIND, version=version)
 
     def rewarded(self, expression: Expression) -> Tree:
         """Let an expression be the reward of each attempt.

@@ -68,6 +68,7 @@ def export_shards(config: ExportShardsConfig) -> ExportShardsReport:
             packed.write(draft.path)
             tokenizer.to_file(draft.path / tokenizers.FILE)
             draft.manifest.update(packed.describe(config, report))
+        origin.register(output)
     return report
 
 

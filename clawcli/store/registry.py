@@ -1,7 +1,7 @@
 """The registry of a data directory: what was derived from it, and where that was put.
 
 data/registry.jsonl has a line for each curated directory, tree and file of rows that was made of
-the directory, in the order of time. Lines are only added. What else was made, by hand or by other
+the directory, and for shards that were drawn by it, in the order of time. Lines are only added. What else was made, by hand or by other
 tools, it cannot know.
 """
 
@@ -31,12 +31,12 @@ class Derived:
     path: str
     """Absolute path of it when it was made."""
     kind: str
-    """data, tree or rows."""
+    """data, tree, shards or rows."""
     version: int
     """Version of the step table that it was made of."""
     hash: str
-    """Of data the id of its step table, of a tree blake2b-256 of its manifest, of rows blake2b-256
-    of the file."""
+    """Of data the id of its step table, of a tree or shards blake2b-256 of their manifest, of rows
+    blake2b-256 of the file."""
     at: str
     """When, UTC (ISO 8601)."""
 
@@ -90,7 +90,7 @@ def read(source: Location) -> list[Derived]:
 def _hash(output: Path, kind: str) -> str:
     if kind == "data":
         return str(log.open_table(output / STEPS).metadata().id)
-    return artefact.file_hash(output / artefact.MANIFEST if kind == "tree" else output)
+    return artefact.file_hash(output / artefact.MANIFEST if output.is_dir() else output)
 
 
 def _append(place: Path, line: bytes) -> None:
