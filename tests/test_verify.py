@@ -30,15 +30,17 @@ def place(tmp_path):
     merge_prefixes(
         MergeConfig(input=str(tmp_path / "data"), output=str(tmp_path / "tree"), tokenizer="tiny")
     )
-    export_shards(
-        ExportShardsConfig(
-            input=str(tmp_path / "tree"), output=str(tmp_path / "shards"), merge="none"
-        )
-    )
+    export(tmp_path, "shards")
     with artefact.create(tmp_path / "run", kind="run", force=False, config={}, inputs=[]) as draft:
         (draft.path / "metrics.jsonl").write_text("{}\n")
         draft.manifest |= {"objective": "sft", "phases": 1, "updates": 1, "vocab_hash": "0"}
     return tmp_path
+
+
+def export(place, name, **options):
+    """Export the tree, a row for each step."""
+    paths = {"input": str(place / "tree"), "output": str(place / name)}
+    export_shards(ExportShardsConfig(**paths, merge="none", **options))
 
 
 def edit(path, key, value):
@@ -237,18 +239,8 @@ def test_verify_shards_that_leave_the_plan_are_found(place, change, problem):
 @pytest.fixture
 def sampled(place):
     """Shards of three of the five steps, for two ranks."""
-    export_shards(
-        ExportShardsConfig(
-            input=str(place / "tree"),
-            output=str(place / "sampled"),
-            merge="none",
-            max_tokens_per_row=1,
-            sample="3",
-            unit="step",
-            priority="1 + step_index",
-            ranks=2,
-        )
-    )
+    drawn = {"sample": "3", "unit": "step", "priority": "1 + step_index"}
+    export(place, "sampled", max_tokens_per_row=1, ranks=2, **drawn)
     assert run(place / "sampled").steps == 3
     return place / "sampled"
 
@@ -293,15 +285,7 @@ def test_verify_draws_and_weighs_again(sampled, name):
 
 
 def test_verify_finds_a_trajectory_in_two_phases_where_none_may_be(place):
-    export_shards(
-        ExportShardsConfig(
-            input=str(place / "tree"),
-            output=str(place / "scattered"),
-            merge="none",
-            max_tokens_per_row=1,
-            updates_per_phase=1,
-        )
-    )
+    export(place, "scattered", max_tokens_per_row=1, updates_per_phase=1)
     assert run(place / "scattered").steps == 5
     plan_changed(place / "scattered", lambda plan: plan.update(whole_trajectories=True))
     with pytest.raises(VerifyError, match="is read in several phases of epoch 0"):

@@ -9,7 +9,7 @@ Shapes: R packed rows of one stage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -87,15 +87,17 @@ def _phases(
     generator = np.random.Generator(np.random.PCG64(seed))
     order = _shuffled(stage.blocks, generator)
     if not config.whole_trajectories:
-        updates = list(_updates(order, stage.tokens, config.ranks, tokens_per_update))
+        updates = _updates(order, stage.tokens, config.ranks, tokens_per_update)
         return _divided(updates, stage.num_phases, config.updates_per_phase)
     wanted = tokens_per_update * config.updates_per_phase
     if stage.num_phases is not None:
         wanted = -(-int(stage.tokens.sum()) // stage.num_phases)
     phases = []
-    for rows in _whole(order, stage.blocks[order], stage.tokens, wanted):
+    own = stage.blocks[order]
+    starts = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
+    for rows in _cut(order, starts, stage.tokens, wanted):
         mixed = rows[generator.permutation(len(rows))]
-        phases.append(list(_updates(mixed, stage.tokens, config.ranks, tokens_per_update)))
+        phases.append(_updates(mixed, stage.tokens, config.ranks, tokens_per_update))
     return phases
 
 
@@ -107,17 +109,10 @@ def _shuffled(blocks: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 
 def _updates(
     rows: np.ndarray, tokens: np.ndarray, num_ranks: int, tokens_per_update: int
-) -> Iterator[np.ndarray]:
+) -> list[np.ndarray]:
     """Cut rows into updates of about as many tokens, each of a multiple of num_ranks rows."""
     starts = np.arange(0, len(rows), num_ranks)
-    sizes = np.add.reduceat(tokens[rows], starts).tolist()
-    begin, room = 0, tokens_per_update
-    for start, size in zip(starts.tolist(), sizes, strict=True):
-        if start > begin and size > room:
-            yield rows[begin:start]
-            begin, room = start, tokens_per_update
-        room -= size
-    yield rows[begin:]
+    return _cut(rows, starts, tokens, tokens_per_update)
 
 
 def _divided(
@@ -133,19 +128,25 @@ def _divided(
     return [updates[a:b] for a, b in pairwise(edges)]
 
 
-def _whole(
-    order: np.ndarray, blocks: np.ndarray, tokens: np.ndarray, wanted: int
-) -> Iterator[np.ndarray]:
-    """Cut an order into phases of about as many tokens, between blocks alone."""
-    starts = np.flatnonzero(np.append(True, blocks[1:] != blocks[:-1]))
-    sizes = np.add.reduceat(tokens[order], starts).tolist()
-    begin, room = 0, wanted
+def _cut(
+    rows: np.ndarray, starts: np.ndarray, tokens: np.ndarray, most_tokens: int
+) -> list[np.ndarray]:
+    """Cut rows at some of the places where they may be cut, so that no more tokens are together.
+
+    Args:
+        rows: int64, in order.
+        starts: int64, ascending from 0: where a part may begin.
+        tokens: int64 [R], of each row by its number.
+        most_tokens: of a part, unless it cannot be cut.
+    """
+    sizes = np.add.reduceat(tokens[rows], starts).tolist()
+    edges, room = [0], most_tokens
     for start, size in zip(starts.tolist(), sizes, strict=True):
-        if start > begin and size > room:
-            yield order[begin:start]
-            begin, room = start, wanted
+        if start > edges[-1] and size > room:
+            edges.append(start)
+            room = most_tokens
         room -= size
-    yield order[begin:]
+    return [rows[a:b] for a, b in pairwise([*edges, len(rows)])]
 
 
 def blocks(row_of_step: np.ndarray, trajectories: np.ndarray, num_rows: int) -> np.ndarray:
