@@ -312,6 +312,21 @@ def test_whole_trajectories_are_read_in_one_phase(export):
     assert spread["whole"] == 1
 
 
+@pytest.mark.parametrize("whole", ["true", "false"])
+@pytest.mark.parametrize("phases", [1, 2, 3, 7])
+def test_a_stage_is_divided_into_as_many_phases_as_it_asks_for(export, phases, whole):
+    options = ("--max-tokens-per-row", "100", "--tokens-per-update", "2000", "--epochs", "2")
+    toml = f"whole_trajectories = {whole}\n[[stages]]\nphases = {phases}\n"
+    report, opened = export(*options, toml=toml)
+    assert report["phases"] == 2 * phases
+    of_phase = Counter()
+    for update in opened.updates():
+        of_phase[update.phase] += sum(len(row.forest.token_ids) for row in update.rows)
+    # about as many tokens each; a trajectory has up to a twelfth of them all
+    fair = report["tokens"] / phases
+    assert all(0.3 * fair < tokens < 1.8 * fair for tokens in of_phase.values())
+
+
 REFUSED = {
     "negative priority": (
         ("--sample", "3", "--unit", "step", "--priority", "told.odd"),

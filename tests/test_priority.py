@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clawcli import priority
 from clawcli.priority import UNKNOWN_VERSION, Evict, SumTree
+
+
+@pytest.fixture(scope="module", autouse=True, params=[1, 4, priority._MAX_ROOTS])
+def roots(request):
+    """How many trees there are: all of the tests for one, some, and as many as there may be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(priority, "_MAX_ROOTS", request.param)
+        yield
+
 
 PRIORITIES = st.lists(
     st.one_of(st.just(0.0), st.floats(1e-6, 1e6)), min_size=1, max_size=70

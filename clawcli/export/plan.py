@@ -89,13 +89,15 @@ def _phases(
     if not config.whole_trajectories:
         updates = _updates(order, stage.tokens, config.ranks, tokens_per_update)
         return _divided(updates, stage.num_phases, config.updates_per_phase)
-    wanted = tokens_per_update * config.updates_per_phase
-    if stage.num_phases is not None:
-        wanted = -(-int(stage.tokens.sum()) // stage.num_phases)
-    phases = []
     own = stage.blocks[order]
     starts = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
-    for rows in _cut(order, starts, stage.tokens, wanted):
+    if stage.num_phases is None:
+        wanted = tokens_per_update * config.updates_per_phase
+        parts = _cut(order, starts, stage.tokens, wanted)
+    else:
+        parts = _cut_into(order, starts, stage.tokens, stage.num_phases)
+    phases = []
+    for rows in parts:
         mixed = rows[generator.permutation(len(rows))]
         phases.append(_updates(mixed, stage.tokens, config.ranks, tokens_per_update))
     return phases
@@ -147,6 +149,25 @@ def _cut(
             room = most_tokens
         room -= size
     return [rows[a:b] for a, b in pairwise([*edges, len(rows)])]
+
+
+def _cut_into(
+    rows: np.ndarray, starts: np.ndarray, tokens: np.ndarray, num_parts: int
+) -> list[np.ndarray]:
+    """Cut rows at some of the places where they may be cut, into parts of about as many tokens.
+
+    Returns:
+        num_parts of them, or one for each place where there are fewer.
+    """
+    before = np.cumsum(tokens[rows]) - tokens[rows]
+    num_parts = min(num_parts, len(starts))
+    total = int(tokens[rows].sum())
+    places = [0]
+    for part in range(1, num_parts):
+        place = int(np.searchsorted(before[starts], total * part / num_parts))
+        # each part keeps a place, those that follow too
+        places.append(min(max(place, places[-1] + 1), len(starts) - num_parts + part))
+    return [rows[a:b] for a, b in pairwise([*starts[places].tolist(), len(rows)])]
 
 
 def blocks(row_of_step: np.ndarray, trajectories: np.ndarray, num_rows: int) -> np.ndarray:
