@@ -70,11 +70,15 @@ def steps_of(opened):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("target", [1, 200, 100_000])
-def test_export_every_step_stands_once_with_the_tokens_of_its_row(place, tmp_path, layout, target):
-    export(place / "tree", tmp_path / "s", merge=layout, max_tokens_per_row=target)
+@pytest.mark.parametrize(("sample", "seed"), [("all", 0), ("7", 0), ("7", 1), ("4", 2)])
+def test_export_every_step_stands_once_with_the_tokens_of_its_row(
+    place, tmp_path, layout, target, sample, seed
+):
+    options = {"sample": sample, "unit": "step", "seed": seed}
+    export(place / "tree", tmp_path / "s", merge=layout, max_tokens_per_row=target, **options)
     tree, found = trees.read(place / "tree"), steps_of(shards.open_shards(tmp_path / "s"))
-    paths = tree.paths.to_pylist()
-    assert len(found) == len(paths) == 13
+    paths = [path for path in tree.paths.to_pylist() if path["step_uid"] in found]
+    assert len(found) == len(paths) == (13 if sample == "all" else int(sample))
     for path in paths:
         row, step = found[path["step_uid"]]
         whole = tree.forest.row(path["end_node_id"])
