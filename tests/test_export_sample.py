@@ -341,6 +341,11 @@ REFUSED = {
     "no number": (("--sample", "3", "--priority", "max(model)"), 2, "not a number"),
     "no such column": (("--sample", "3", "--priority", "max(prioriti)"), 2, "prioriti"),
     "not aggregated": (("--sample", "3", "--priority", "told.priority"), 2, "GROUP BY"),
+    "another each time": (
+        ("--sample", "3", "--unit", "step", "--priority", "1 + RANDOM()"),
+        2,
+        "calls random, which gives another answer each time",
+    ),
     "priority of all": (("--priority", "count(*)"), 2, "takes every one"),
     "no amount": (("--sample", "many"), 2, "is no number of units"),
     "nothing": (("--sample", "0"), 2, "is no number of units"),

@@ -173,7 +173,8 @@ def names_in(expression: Expression) -> Names:
     """Find the identifiers in an expression.
 
     Raises:
-        WhereError: it is empty, no UTF-8, more than one expression, or has a window function.
+        WhereError: it is empty, no UTF-8, more than one expression, has a window function, or one
+            that gives another answer each time.
     """
     text = expression.text
     if not text.strip():
@@ -189,9 +190,17 @@ def names_in(expression: Expression) -> Names:
         with duckdb.connect(config=_LOCKED) as connection:
             told = connection.execute("SELECT json_serialize_sql(?)", [f"SELECT {text}\n"])
             (parsed,) = told.fetchone() or ("{}",)
-    columns: set[str] = set()
-    kinds: set[str] = set()
-    _walk(json.loads(parsed), columns, kinds)
+            columns: set[str] = set()
+            kinds: set[str] = set()
+            functions: set[str] = set()
+            _walk(json.loads(parsed), columns, kinds, functions)
+            found = connection.execute(_VOLATILE, [sorted(functions)]).fetchone()
+    if found:
+        raise WhereError(
+            f"{expression.shown} calls {found[0]}, which gives another answer each time: what "
+            "comes of it could not be made again.",
+            "To draw, give --sample and --seed; hash(step_uid) differs from step to step too.",
+        )
     if "WINDOW" in kinds:
         raise WhereError(
             f"{expression.shown} has window functions, which an expression cannot have.",
@@ -201,7 +210,14 @@ def names_in(expression: Expression) -> Names:
     return Names(frozenset(columns), has_query or "STAR" in kinds, has_query)
 
 
-def _walk(node: Any, columns: set[str], kinds: set[str]) -> None:
+_VOLATILE = """
+SELECT function_name FROM duckdb_functions()
+WHERE stability = 'VOLATILE' AND function_name <> 'error' AND list_contains($1, function_name)
+ORDER BY function_name LIMIT 1
+"""
+
+
+def _walk(node: Any, columns: set[str], kinds: set[str], functions: set[str]) -> None:
     waiting = [node]
     while waiting:
         value = waiting.pop()
@@ -210,6 +226,7 @@ def _walk(node: Any, columns: set[str], kinds: set[str]) -> None:
             names = value.get("column_names")
             if isinstance(names, list):
                 columns.update(str(name).lower() for name in names)
+            functions.add(str(value.get("function_name")).lower())
             waiting.extend(value.values())
         elif isinstance(value, list):
             waiting.extend(value)
