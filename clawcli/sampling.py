@@ -12,6 +12,7 @@ Pure numpy. N units that are drawn from.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -81,7 +82,7 @@ def parse_amount(text: str) -> tuple[float, bool]:
         amount = float(text)
     except ValueError:
         amount, is_share = 0.0, False
-    if not (0 < amount <= 1 if is_share else amount >= 1):
+    if not (0 < amount <= 1 if is_share else 1 <= amount < math.inf):
         raise UsageError(
             f"--sample {text!r} is no number of units and no share of them.",
             "Write --sample 1000 or --sample 0.1.",
@@ -111,7 +112,7 @@ def weights(
 
     Returns:
         float64 [N], the chance of each unit to be drawn first, times N. Where nothing has a
-        priority all are 1.
+        priority, or factors leave nothing of any, all are 1.
 
     Source:
         Prioritized Experience Replay, arXiv 1511.05952; the even share instead of a large epsilon.
@@ -125,10 +126,13 @@ def weights(
     highest = given.max(initial=0.0)
     if highest == 0:
         return np.ones(count)
-    # of the highest, so that no power overflows
+    # of the highest, so that no power overflows, and again once factors made all of them small
     powers = np.power(given / highest, alpha)
     if factors is not None:
         powers = powers * factors
+        if not (highest := powers.max()):
+            return np.ones(count)
+        powers = powers / highest
     return (1 - uniform_share) * powers * (count / powers.sum()) + uniform_share
 
 

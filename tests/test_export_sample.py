@@ -346,7 +346,13 @@ REFUSED = {
         2,
         "calls random, which gives another answer each time",
     ),
-    "priority of all": (("--priority", "count(*)"), 2, "takes every one"),
+    "priority of all": (("--priority", "count(*)"), 2, "all of them are taken"),
+    "priority of all, as a share": (
+        ("--priority", "count(*)", "--sample", "1.0"),
+        2,
+        "all of them are taken",
+    ),
+    "a number beyond all": (("--sample", "9" * 400), 2, "is no number of units"),
     "no amount": (("--sample", "many"), 2, "is no number of units"),
     "nothing": (("--sample", "0"), 2, "is no number of units"),
     "more than all": (("--sample", "1.5"), 2, "is no number of units"),
@@ -374,6 +380,7 @@ STAGE_ERRORS = {
     '[[stages]]\nwhere = "step_index"': (2, "stages[0].where"),
     '[[stages]]\nfilter = "true"': (2, "There is no setting stages[0].filter"),
     "[[stages]]\nshare = 0.0": (2, "stages"),
+    '[[stages]]\npriority = "count(*)"': (2, "stages[0].priority says which units are drawn first"),
     "[[stages]]\nphases = 0": (2, "stages"),
 }
 

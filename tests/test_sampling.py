@@ -108,6 +108,14 @@ def test_powers_of_large_priorities_do_not_overflow():
     assert sampling.weights(np.array([0.0, 1e300]), alpha=0.0).tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("factor", [0.0, 1e-320, 1e-200])
+def test_factors_that_leave_next_to_nothing_leave_finite_weights(factor):
+    found = sampling.weights(np.array([1.0, 3.0]), uniform_share=0.1, factors=np.full(2, factor))
+    assert found.mean() == pytest.approx(1.0)
+    expected = [1.0, 1.0] if factor == 0 else [0.9 * 0.5 + 0.1, 0.9 * 1.5 + 0.1]
+    assert found.tolist() == pytest.approx(expected, rel=1e-3)
+
+
 def test_importance_weights_have_mean_one_and_undo_the_draw():
     pi = np.array([0.1, 0.2, 0.8])
     found = sampling.importance(pi, 1.0)

@@ -65,6 +65,7 @@ def rewrite(path, file, change):
         if entry["path"] == file:
             entry["bytes"] = (path / file).stat().st_size
             entry["blake2b"] = artefact.file_hash(path / file)
+    manifest["own_blake2b"] = artefact.own_hash(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -224,7 +225,9 @@ def steps_changed(**changes):
         (steps_changed(weight=lambda value: 0.5), "weight is 0.5, not 1.0"),
         (steps_changed(loss_weight=lambda value: 0.5), "weight is 1.0, not 0.5"),
         (steps_changed(pi=lambda value: 0.5), "pi is 0.5, not 1.0"),
-        (steps_changed(sampling_weight=lambda value: 0.0), "was not drawn in stage 0 with seed 0"),
+        (steps_changed(sampling_weight=lambda value: 0.0), "sampling_weight is 0.0"),
+        (steps_changed(sampling_weight=lambda value: float("inf")), "sampling_weight is inf"),
+        (set_column("token_ids", lambda value: [1024, *value[1:]]), "beyond the 1024 of the voc"),
         (steps_changed(trajectory_uid=lambda value: "x"), "holds 1 units, the plan says"),
         (set_column("token_ids", lambda value: None), "a row with a null"),
     ],
@@ -268,7 +271,7 @@ PLAN_PROBLEMS = {
     "balance": (lambda plan: plan.update(rank_imbalance_frac=0.0), "rank_imbalance_frac is"),
     "another split": (
         lambda plan: [u["rows"].reverse() or u["rows"][0].reverse() for u in plan["updates"]],
-        None,
+        "own hash differs",
     ),
 }
 
@@ -277,9 +280,6 @@ PLAN_PROBLEMS = {
 def test_verify_draws_and_weighs_again(sampled, name):
     change, problem = PLAN_PROBLEMS[name]
     plan_changed(sampled, change)
-    if problem is None:  # which rank has which rows is free, as long as the work is as even
-        assert run(sampled).steps == 3
-        return
     with pytest.raises(VerifyError, match=problem):
         run(sampled)
 
@@ -328,6 +328,7 @@ def test_verify_edited_manifest_is_one_sentence(place, name, key, value, problem
         ("shards", "eos_token_id", 10**6, "eos_token_id is 1000000, but the vocabulary"),
         ("shards", "tokenizer_file", "nope", "Invalid enum value 'nope'"),
         ("shards", "tokens", 1, "the manifest says 1"),
+        ("shards", "counts", {}, "missing required field"),
         ("shards", "vocab_hash", "0", "the manifest says 0"),
         ("run", "updates", None, "Expected `int`, got `null`"),
     ],
@@ -346,8 +347,27 @@ def test_verify_manifest_that_is_no_manifest_is_one_sentence(place, text):
 
 
 def test_verify_manifest_with_unknown_keys_passes(place):
-    edit(place / "tree", "added_later", {"x": 1})
+    manifest = json.loads((place / "tree" / "manifest.json").read_text())
+    manifest["added_later"] = {"x": 1}
+    manifest["own_blake2b"] = artefact.own_hash(manifest)
+    (place / "tree" / "manifest.json").write_text(json.dumps(manifest))
     assert run(place / "tree").kind == "tree"
+
+
+@pytest.mark.parametrize("name", ["tree", "shards", "run"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("claw_version", "9.9"),
+        ("config", {"seed": 7}),
+        ("inputs", [{"kind": "x"}]),
+        ("own_blake2b", MISSING),
+    ],
+)
+def test_verify_finds_a_hand_at_the_manifest_that_contradicts_nothing(place, name, key, value):
+    edit(place / name, key, value)
+    with pytest.raises(VerifyError, match="is not as it was written: its own hash differs"):
+        run(place / name)
 
 
 def test_verify_tokenizer_of_another_vocabulary_is_found(place):
@@ -375,3 +395,26 @@ def test_verify_what_is_no_artefact_is_refused(place):
     (place / "empty").mkdir()
     with pytest.raises(DataError, match=r"has no manifest\.json"):
         run(place / "empty")
+
+
+COUNTS = (
+    "steps",
+    "trajectories",
+    "rows",
+    "shards",
+    "tokens",
+    "phases",
+    "updates",
+    "epochs",
+    "ranks",
+)
+
+
+@pytest.mark.parametrize("key", [*COUNTS, "fillers", "importance_weight_max"])
+def test_verify_compares_the_report_in_the_manifest(place, key):
+    manifest = json.loads((place / "shards" / "manifest.json").read_text())
+    manifest["counts"][key] += 1
+    manifest["own_blake2b"] = artefact.own_hash(manifest)
+    (place / "shards" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(VerifyError, match=f"{key} is .* report in the manifest says"):
+        run(place / "shards")

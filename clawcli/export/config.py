@@ -103,14 +103,17 @@ class ExportShardsConfig:
         Raises:
             UsageError: sample is neither, or there are priorities though all are taken.
         """
-        if self.sample.strip() != ALL:
-            return parse_amount(self.sample)
-        if self.priority is not None and not self.stages:
-            raise UsageError(
-                "--priority says which units are drawn first, but --sample all takes every one.",
-                "Give --sample, such as --sample 0.5.",
-            )
-        return 1.0, True
+        amount = (1.0, True) if self.sample.strip() == ALL else parse_amount(self.sample)
+        asked = [(f"stages[{n}].", stage) for n, stage in enumerate(self.stages)]
+        for name, stage in asked or [("", StageConfig())]:
+            text = stage.priority or self.priority
+            if text is not None and amount == (1.0, True) and stage.share == 1:
+                flag = f"{name}priority" if stage.priority else "--priority"
+                raise UsageError(
+                    f"{flag} says which units are drawn first, but all of them are taken.",
+                    "Give --sample, such as --sample 0.5, or a share to the stage.",
+                )
+        return amount
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

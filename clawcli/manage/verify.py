@@ -56,7 +56,8 @@ def verify(config: VerifyConfig) -> VerifyReport:
         VerifyError: something differs; the message names the first of it.
     """
     path = Path(config.input)
-    kind = artefact.read_manifest(path)["kind"]
+    values = artefact.read_manifest(path)
+    kind = values["kind"]
     steps = tokens = None
     problems: list[str] = []
     if kind == trees.KIND:
@@ -71,6 +72,11 @@ def verify(config: VerifyConfig) -> VerifyReport:
         manifest, steps, tokens = opened.manifest, opened.manifest.steps, opened.manifest.tokens
     else:
         manifest = decode(artefact.verify_files(path), RunManifest, path)
+    if values.get(artefact.OWN_HASH) != artefact.own_hash(values):
+        problems = [
+            *problems,
+            f"{artefact.MANIFEST} is not as it was written: its own hash differs",
+        ]
     if problems:
         shown = "; ".join(problems[:_SHOWN])
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""

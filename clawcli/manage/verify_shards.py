@@ -42,6 +42,7 @@ def check_shards(opened: shards.Shards) -> list[str]:
     found.problems += found.broken_links()
     found.problems += _check_draws(found.steps(), opened.manifest.plan)
     found.problems += _check_balance(opened)
+    found.problems += _check_counts(found.steps(), opened)
     if opened.manifest.plan.whole_trajectories:
         found.problems += _check_phases(found.rows_of_trajectories(), opened.manifest.plan)
     return found.problems
@@ -102,11 +103,14 @@ def _check_row(row: PackedRow, opened: shards.Shards) -> Iterator[str]:
     if problems:
         yield from problems
         return
+    vocab_size = opened.manifest.vocab_size
     lengths = row.forest.row_lengths().astype(np.int64)
     names = row.steps.texts("step_uid")
     segments, starts, ends = (
         row.steps.integers(name) for name in ("segment", "response_start", "response_end")
     )
+    if not 0 <= row.forest.token_ids.min() <= row.forest.token_ids.max() < vocab_size:
+        yield f"it holds token ids beyond the {vocab_size} of the vocabulary"
     exists = (segments >= 0) & (segments < len(lengths))
     for place in np.flatnonzero(~exists):
         yield f"step {names[place]} names segment {segments[place]}"
@@ -179,6 +183,9 @@ def _check_draws(steps: pa.Table, plan: Plan) -> Iterator[str]:
         if len(keys.unique()) != draw.units:
             yield f"stage {number} holds {len(keys.unique())} units, the plan says {draw.units}"
         weights, pi = mine["sampling_weight"].to_numpy(), mine["pi"].to_numpy()
+        for place in np.flatnonzero(~(np.isfinite(weights) & (weights > 0))):
+            yield f"step {names[place]}: sampling_weight is {weights[place]}"
+            return
         threshold = np.inf if draw.threshold is None else draw.threshold
         uniform = sampling.uniform_keys(uids.halves(keys), plan.seed, sampling.stage_name(number))
         for place in np.flatnonzero(~(sampling.exponential_keys(weights, uniform) < threshold)):
@@ -202,6 +209,29 @@ def _check_balance(opened: shards.Shards) -> Iterator[str]:
     uneven = [ranks.imbalance(opened.costs, update.rows) for update in plan.updates]
     if abs(float(np.mean(uneven)) - plan.rank_imbalance_frac) > _SAME:
         yield f"rank_imbalance_frac is {np.mean(uneven)}, not {plan.rank_imbalance_frac}"
+
+
+def _check_counts(steps: pa.Table, opened: shards.Shards) -> Iterator[str]:
+    """Compare the report in the manifest with what the files hold."""
+    manifest, plan = opened.manifest, opened.manifest.plan
+    importance = steps["weight"].to_numpy() / steps["loss_weight"].to_numpy()
+    found = {
+        "steps": len(steps),
+        "trajectories": len(steps["trajectory_uid"].unique()),
+        "rows": len(opened.costs),
+        "shards": len(opened.first_rows),
+        "tokens": manifest.tokens,
+        "phases": manifest.num_phases,
+        "updates": len(plan.updates),
+        "fillers": sum(update.fillers for update in plan.updates),
+        "epochs": plan.epochs,
+        "ranks": plan.ranks,
+    }
+    for key, count in found.items():
+        if getattr(manifest.counts, key) != count:
+            yield f"{key} is {count}, the report in the manifest says {getattr(manifest.counts, key)}"
+    if abs(importance.max() - manifest.counts.importance_weight_max) > _SAME * importance.max():
+        yield f"importance_weight_max is {importance.max()}, not as the report in the manifest says"
 
 
 def _check_phases(trajectories: dict[tuple[int, str], set[int]], plan: Plan) -> Iterator[str]:

@@ -15,7 +15,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +35,8 @@ from clawcli.store import location, manifest, swap
 from clawcli.store.manifest import Manifest
 
 MANIFEST = manifest.FILE
+OWN_HASH = "own_blake2b"
+"""Key of a manifest with its hash of itself, which tells `claw verify` that a hand was at it."""
 _MAKERS = {"tree": "claw merge-prefixes", "shards": "claw export", "run": "claw train"}
 _DATA_HINTS = {
     None: "Name a tree, shards or a run.",
@@ -214,6 +216,13 @@ def translate(error: OSError, place: Path) -> StoreError:
     return StoreError(f"{place} cannot be written: {error.strerror or error}.", "Check the path.")
 
 
+def own_hash(values: Mapping[str, Any]) -> str:
+    """Hash a manifest without the hash that it holds of itself: blake2b-256 hex."""
+    rest = {key: value for key, value in values.items() if key != OWN_HASH}
+    text = json.dumps(rest, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
+
+
 def _seal(draft: Draft, *, kind: str, config: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
     files = [
         {
@@ -231,6 +240,7 @@ def _seal(draft: Draft, *, kind: str, config: dict[str, Any], inputs: list[dict[
         **draft.manifest,
         "files": files,
     }
+    values[OWN_HASH] = own_hash(values)
     # a line for each key: the plan of shards is long, and indented it would be written slowly
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
     (draft.path / MANIFEST).write_text(f"{{\n{lines}\n}}\n")

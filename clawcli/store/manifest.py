@@ -132,6 +132,23 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ShardsCounts:
+    """What the report of an export says, for `claw verify`."""
+
+    steps: _Positive
+    trajectories: _Positive
+    rows: _Positive
+    shards: _Positive
+    tokens: _Positive
+    phases: _Positive
+    updates: _Positive
+    fillers: _Count
+    epochs: _Positive
+    ranks: _Positive
+    importance_weight_max: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ShardsManifest(_Tokenized):
     """What shards say of themselves."""
 
@@ -141,6 +158,7 @@ class ShardsManifest(_Tokenized):
     rows: _Positive
     steps: _Positive
     tokens: _Positive
+    counts: ShardsCounts
     plan: Plan
 
     def contradictions(self) -> Iterator[str]:
