@@ -60,3 +60,10 @@ def test_train_row_of_an_action_off_its_path_names_row_and_step(segment, start, 
     step = make_step(segment, start, end, step_uid="odd", rollout_logprobs=None)
     with pytest.raises(DataError, match=r"row 0, step odd: its action .* is not on the path"):
         make_row(Objective.SFT, step)
+
+
+@pytest.mark.parametrize("logprobs", [[], [-1.0], [-1.0, -2.0, -3.0]])
+def test_train_row_of_log_probs_of_another_length_names_row_and_step(logprobs):
+    step = make_step(0, 1, 3, step_uid="odd", rollout_logprobs=logprobs)
+    with pytest.raises(DataError, match=rf"step odd: rollout_logprobs has {len(logprobs)} values"):
+        train_row(packed_row(0, 0, 0, forest((-1, [1, 2, 3])), [step]), Objective.PPO)

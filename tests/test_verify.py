@@ -225,6 +225,7 @@ def steps_changed(**changes):
         (steps_changed(weight=lambda value: 0.5), "weight is 0.5, not 1.0"),
         (steps_changed(loss_weight=lambda value: 0.5), "weight is 1.0, not 0.5"),
         (steps_changed(pi=lambda value: 0.5), "pi is 0.5, not 1.0"),
+        (steps_changed(rollout_logprobs=lambda value: []), "it has 0 log-probs for"),
         (steps_changed(sampling_weight=lambda value: 0.0), "sampling_weight is 0.0"),
         (steps_changed(sampling_weight=lambda value: float("inf")), "sampling_weight is inf"),
         (set_column("token_ids", lambda value: [1024, *value[1:]]), "beyond the 1024 of the voc"),

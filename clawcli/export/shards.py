@@ -81,7 +81,6 @@ def _pack(tree: Tree, origin: Origin, config: ExportShardsConfig) -> _Packed:
     lengths = np.concatenate([rows.lengths for rows in ordered])
     target = config.max_tokens_per_row or pack.target_tokens(lengths)
     groups = codes(binary(found.steps["group_uid"]))[0]
-    trajectories = codes(binary(found.steps["trajectory_uid"]))[0].astype(np.int64)
     actions = (
         found.steps["response_end"].to_numpy() - found.steps["response_start"].to_numpy()
     ).astype(np.int64)
@@ -98,6 +97,7 @@ def _pack(tree: Tree, origin: Origin, config: ExportShardsConfig) -> _Packed:
         packed.append(StagePacked(stage, laid, costs, rows.order))
         blocks = np.arange(len(runs))
         if config.whole_trajectories:
+            trajectories = codes(binary(found.steps["trajectory_uid"]))[0].astype(np.int64)
             blocks = plans.blocks(row_of_step, trajectories[mine], len(runs))
         planned.append(StageRows(stage.number, stage.phases, laid.tokens, costs, blocks))
     num_rows = sum(len(stage.tokens) for stage in planned)

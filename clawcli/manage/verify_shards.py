@@ -117,10 +117,11 @@ def _check_row(row: PackedRow, opened: shards.Shards) -> Iterator[str]:
     if not exists.all():
         return
     _, counts = row.steps.rollout_logprobs()
+    has_logprobs = row.steps.has_logprobs
     for place in range(len(names)):
         tokens = int(lengths[segments[place]])
         span = int(starts[place]), int(ends[place])
-        for what in check_span(*span, tokens, int(counts[place]) or None):
+        for what in check_span(*span, tokens, int(counts[place]) if has_logprobs[place] else None):
             yield f"step {names[place]}: {what}"
     begins = lengths - (row.forest.segment_ends - row.forest.segment_starts)
     work = cost.Work(

@@ -110,11 +110,17 @@ class Steps:
     def rollout_logprobs(self) -> tuple[np.ndarray, np.ndarray]:
         """Logged log-probs: float64, all steps joined, NaN for null; and int64 [S], how many.
 
-        A step without any has none among the joined.
+        A step without any has none among the joined; has_logprobs tells null from an empty list.
         """
         values, edges = self.columns.logprobs
         mine = edges[self.start : self.end + 1]
         return values[mine[0] : mine[-1]].astype(np.float64), np.diff(mine)
+
+    @property
+    def has_logprobs(self) -> np.ndarray:
+        """Bool [S]: log-probs were logged, be it an empty list of them."""
+        lists = self.columns.steps.field("rollout_logprobs")[self.start : self.end]
+        return lists.is_valid().to_numpy(zero_copy_only=False)
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """Fields of schema.SHARD_STEP as Python values."""

@@ -31,9 +31,6 @@ class StepPriorities:
             name: np.full(num_steps, np.nan) for name in ("advantage", "logprob_mean", "update")
         }
 
-    def __len__(self) -> int:
-        return len(self._slots)
-
     def learn(
         self, rows: Sequence[TrainRow], logprob_means: Mapping[str, float], *, is_ppo: bool
     ) -> None:

@@ -112,7 +112,7 @@ def _behaviour(
         no valid one.
     """
     logged_N, counts_S = packed.steps.rollout_logprobs()
-    wrong = np.flatnonzero((counts_S > 0) & (counts_S != lengths_S))
+    wrong = np.flatnonzero(packed.steps.has_logprobs & (counts_S != lengths_S))
     if len(wrong):
         step = int(wrong[0])
         raise DataError(
